@@ -14,7 +14,6 @@ import msgspec
 
 from ..domain.api_keys import ApiKey, KeyUse, LimitReached, RateLimits, Scope, limit_reached
 from ..domain.events import EventType
-from ..domain.sessions import Session
 from ..errors import Conflict, NotFound
 from .rows import MICROSECOND, Row, to_json, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
@@ -139,13 +138,6 @@ def login(tx: Transaction, token_hash: bytes) -> str | None:
 def end_login(tx: Transaction, token_hash: bytes) -> bool:
     """End this login. False if there was none."""
     return tx.run(Q.delete_login, secret_hash=token_hash) > 0
-
-
-def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None = None) -> None:
-    """Write an event for this owner: an admin's key has read their messages, of this session or by a
-    search."""
-    conversation_id, session_id = (session.conversation_id, session.id) if session else (None, None)
-    tx.event(EventType.MESSAGES_READ_BY_ADMIN, owner, conversation_id, session_id, key_id=key_id)
 
 
 def key_of(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:

@@ -9,7 +9,7 @@ checkpoint that refers to it, by whatever deletes checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +19,12 @@ from ..domain.messages import size_of
 from ..domain.session_messages import Named
 from ..errors import NotFound
 from .conversations import touch_ready
+from .forks import fork
 from .resets import touch
 from .resolve import ResolvedRow, conversation_of, find, lookup
 from .rows import Row, to_json
 from .session_messages import append, append_new, unknown
-from .sessions import check_quotas, fork, open_conversation, require_node
+from .sessions import check_quotas, open_conversation, require_node
 from .transaction import Q, Transaction
 
 AFTER_ALL = "\U0010ffff"
@@ -58,53 +59,81 @@ def put(
     QuotaExceeded, ConversationBusy and NodeReaped write nothing."""
     adds = checkpoint.size + size_of(each.message for each in messages)
     reached = lookup(tx, owner, Address(key=key))
-    if (reached is None and checkpoint.continues) or _is_base_gone(tx, reached, checkpoint):
-        return False
     if reached is None:
+        if checkpoint.continues or checkpoint.base is not None:
+            return False
         require_node(tx, node_id)
         tip = open_conversation(tx, owner, Address(key=key), None, source, adds=adds)
         conversation_id = tip.conversation_id
         if messages:
             append(tx, owner, conversation_id, node_id, messages)
+        tx.run(Q.grow, id=conversation_id, bytes=checkpoint.size)
     else:
         conversation_id = reached.seen.conversation_id
-        check_quotas(tx, owner, adds, conversation_id, reached.held)
-        if new := unknown(tx, conversation_id, messages):
-            append_new(tx, reached, owner, node_id, new)
+        new, grows = messages, checkpoint.size
+        if _clashes(tx, conversation_id, checkpoint, messages):
+            if _is_base_gone(tx, conversation_id, checkpoint):
+                return False
+            new = unknown(tx, conversation_id, messages)
+            grows -= _size_of_replaced(tx, conversation_id, checkpoint)
+        if new:
+            append_new(tx, reached, owner, node_id, new, beside=grows)
         else:
+            check_quotas(tx, owner, grows, conversation_id, reached.held)
             require_node(tx, node_id)
             _touch(tx, reached, node_id)
-    values = {
-        "conversation": conversation_id,
-        "ns": checkpoint.ns,
-        "id": checkpoint.id,
-        "parent": checkpoint.parent,
-        "run": checkpoint.run,
-        "kind": checkpoint.kind,
-        "metadata": checkpoint.metadata,
-        "body": checkpoint.body,
-        "segments": checkpoint.segments,
-    }
-    where = {name: values[name] for name in ("conversation", "ns", "id")}
-    tx.run(Q.weigh_checkpoint, **where, bytes=checkpoint.size)
+            tx.run(Q.grow, id=conversation_id, bytes=grows)
     for part in checkpoint.parts:
         tx.run(Q.insert_checkpoint_part, conversation=conversation_id, id=part.id, body=part.body)
-    tx.run(Q.put_checkpoint, **values, now=tx.now)
+    tx.run(
+        Q.put_checkpoint,
+        conversation=conversation_id,
+        ns=checkpoint.ns,
+        id=checkpoint.id,
+        parent=checkpoint.parent,
+        run=checkpoint.run,
+        kind=checkpoint.kind,
+        metadata=checkpoint.metadata,
+        body=checkpoint.body,
+        segments=checkpoint.segments,
+        now=tx.now,
+    )
     return True
 
 
-def _is_base_gone(tx: Transaction, reached: ResolvedRow | None, checkpoint: NewCheckpoint) -> bool:
-    """True if the checkpoint whose parts this one shares is not stored in this conversation any more."""
-    if checkpoint.base is None or reached is None:
-        return checkpoint.base is not None
+def _clashes(
+    tx: Transaction, conversation_id: str, checkpoint: NewCheckpoint, messages: Sequence[Named]
+) -> bool:
+    """False: the checkpoint and its messages are new, and what it shares parts with is stored. One statement,
+    because that is so for nearly every step."""
+    if len(messages) > 1:
+        return True
+    base, base_segments = checkpoint.base or (None, None)
     found = tx.one(
-        Q.base_is_gone,
-        conversation=reached.seen.conversation_id,
+        Q.checkpoint_clashes,
+        conversation=conversation_id,
         ns=checkpoint.ns,
-        base=checkpoint.base[0],
-        base_segments=checkpoint.base[1],
+        id=checkpoint.id,
+        base=base,
+        base_segments=base_segments,
+        name=messages[0].name if messages else None,
     )
     return found is not None
+
+
+def _is_base_gone(tx: Transaction, conversation_id: str, checkpoint: NewCheckpoint) -> bool:
+    """True if the checkpoint whose parts this one shares is not stored in this conversation any more."""
+    if checkpoint.base is None:
+        return False
+    base, segments = checkpoint.base
+    row = tx.one(Q.checkpoint_segments_of, conversation=conversation_id, ns=checkpoint.ns, id=base)
+    return row is None or row[0] != segments
+
+
+def _size_of_replaced(tx: Transaction, conversation_id: str, checkpoint: NewCheckpoint) -> int:
+    """The bytes of the checkpoint that this one replaces; 0: it is new."""
+    row = tx.one(Q.checkpoint_size, conversation=conversation_id, ns=checkpoint.ns, id=checkpoint.id)
+    return 0 if row is None else int(row[0])
 
 
 def put_writes(
@@ -116,13 +145,21 @@ def put_writes(
     checkpoint_id: str,
     writes: Sequence[CheckpointWrite],
 ) -> None:
-    """Store what a task wrote after this checkpoint, which may not be stored yet. Idempotent."""
+    """Store what a task wrote after this checkpoint, which may not be stored yet. Idempotent. QuotaExceeded
+    writes nothing."""
     reached = lookup(tx, owner, Address(key=key))
     if reached is None:
-        conversation_id = open_conversation(tx, owner, Address(key=key), None, source).conversation_id
+        adds = _growth(writes, {})
+        opened = open_conversation(tx, owner, Address(key=key), None, source, adds=adds)
+        conversation_id = opened.conversation_id
     else:
         conversation_id = reached.seen.conversation_id
+        adds = _growth(writes, _sizes_of_written(tx, conversation_id, ns, checkpoint_id, writes))
+        if adds > 0:
+            check_quotas(tx, owner, adds, conversation_id, reached.held)
         _touch(tx, reached, "")
+    if adds:
+        tx.run(Q.grow, id=conversation_id, bytes=adds)
     for replaces, statement in ((False, Q.insert_checkpoint_write), (True, Q.replace_checkpoint_write)):
         rows = [
             {
@@ -141,6 +178,31 @@ def put_writes(
         ]
         if rows:
             tx.run_many(statement, rows)
+
+
+_WritePlace = tuple[str, int]
+"""Task and ordinal of a write."""
+
+
+def _sizes_of_written(
+    tx: Transaction, conversation_id: str, ns: str, checkpoint_id: str, writes: Sequence[CheckpointWrite]
+) -> dict[_WritePlace, int]:
+    """The bytes of what the tasks of these writes have written before, after this checkpoint."""
+    found: dict[_WritePlace, int] = {}
+    for task in sorted({write.task for write in writes}):
+        where = {"conversation": conversation_id, "ns": ns, "checkpoint": checkpoint_id, "task": task}
+        for ordinal, size in tx.all(Q.checkpoint_write_sizes, **where):
+            found[task, ordinal] = size
+    return found
+
+
+def _growth(writes: Sequence[CheckpointWrite], stored: Mapping[_WritePlace, int]) -> int:
+    """How many bytes more are stored with these writes, beside those that are stored already."""
+    sizes = dict(stored)
+    for write in sorted(writes, key=lambda each: each.replaces):  # in the order in which they are stored
+        if write.replaces or (write.task, write.ordinal) not in sizes:
+            sizes[write.task, write.ordinal] = len(write.body)
+    return sum(sizes.values()) - sum(stored.values())
 
 
 def get(
@@ -250,10 +312,12 @@ def copy(tx: Transaction, owner: str, key: str, target: str, node_id: str) -> No
 
 
 def _size(tx: Transaction, conversation_id: str) -> int:
-    """The bytes of a conversation's checkpoints and their parts."""
+    """The bytes of a conversation's checkpoints, their parts and writes."""
     bodies = tx.all(Q.checkpoint_sizes, conversation=conversation_id)
     parts = tx.all(Q.checkpoint_part_sizes, conversation=conversation_id)
-    return sum(size for *_, size in (*bodies, *parts))
+    (written,) = tx.one(Q.checkpoint_writes_size, conversation=conversation_id) or (0,)
+    total: int = written + sum(size for *_, size in (*bodies, *parts))
+    return total
 
 
 def delete(tx: Transaction, owner: str, key: str, doomed: Sequence[tuple[str, str]]) -> int:
@@ -279,12 +343,14 @@ def _delete(tx: Transaction, owner: str, conversation_id: str, doomed: Sequence[
     for ns, checkpoint_id in doomed:
         where = {"conversation": conversation_id, "ns": ns, "id": checkpoint_id}
         row = tx.one(Q.checkpoint_size, **where)
+        (written,) = tx.one(Q.size_of_writes_after, **where) or (0,)
+        freed += written
         tx.run(Q.delete_checkpoint_writes, **where)
         if row is not None:
             tx.run(Q.delete_checkpoint, **where)
             freed += row[0]
             deleted += 1
-    if deleted:
+    if deleted or freed:
         freed += _delete_unused_parts(tx, conversation_id)
         tx.run(Q.free_bytes, id=conversation_id, bytes=freed)
         tx.erased = True

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ..domain.context_size import weight_of
 from ..domain.contexts import Context, Mark, Rendering, mark_interrupted, render, summary_body
 from ..domain.history import EMPTY
 from ..domain.messages import MessageStatus, NewMessage
@@ -83,10 +84,11 @@ class ContextCache:
             return None
         if any(m.calls or m.answers or m.status is not MessageStatus.COMPLETED for m in messages):
             return None
-        chunks = (*before.chunks, *(message.body for message in messages))
+        added = tuple([message.body for message in messages])
+        chunks = before.chunks + added
         if len(chunks) > MOST_CHUNKS:
             chunks = (b",".join(chunks),)
-        context = Context(chunks, last_seq)
+        context = Context(chunks, last_seq, size=before.weight() + weight_of(added))
         self.put(session_id, revision, context)
         return context
 

@@ -1,5 +1,5 @@
-"""Client operations on conversations outside of any turn: create, add messages, set metadata, delete a part
-of a message.
+"""Client operations on conversations outside of any turn: create, add messages, set the title, aliases
+and metadata, delete.
 
 Adding needs the conversation to be free, like everything that changes its line of sessions; nothing here
 waits.
@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 
 from ..domain.conversations import Address, Conversation, check_metadata
 from ..domain.events import EventType
+from ..domain.ids import check_name, check_text, is_ours
 from ..domain.messages import NewMessage, size_of
 from ..domain.sessions import Session
-from ..errors import BadInput, ConversationBusy, NodeReaped, NotFound
-from .resets import schedule_reset, touch
+from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
+from . import processes
+from .resets import schedule_reset, session_for, touch
 from .resolve import ResolvedRow, conversation_of, place, session_of
 from .rows import to_conversation, to_conversation_with_metadata, to_json, to_session_spoken_in
 from .sessions import check_quotas, open_conversation, release_orphaned, require_node
 from .transaction import Q, Transaction
-from .turns import session_for
 from .values import Page, check_limit
 
 
@@ -64,11 +65,23 @@ def add_messages(
     """Append a client's messages outside of any turn, to the session that the next message goes to;
     returns the last seq. Counts as activity. ConversationBusy, having written nothing, while a turn holds
     the conversation."""
+    return add_beside(tx, owner, conversation_id, node_id, messages, 0)
+
+
+def add_beside(
+    tx: Transaction,
+    owner: str,
+    conversation_id: str,
+    node_id: str,
+    messages: Sequence[NewMessage],
+    beside: int,
+) -> int:
+    """The same. `beside`: bytes of what the caller stores with them, which count too."""
     if not messages:
         raise BadInput("there must be at least one message to add")
     require_node(tx, node_id)
     known = freed(tx, owner, conversation_id)
-    adds = size_of(messages)
+    adds = size_of(messages) + beside
     (held,) = tx.one(Q.conversation_bytes, id=known.id) or (0,)
     check_quotas(tx, owner, adds, known.id, held)
     session = _session_for(tx, known, node_id, messages)
@@ -82,11 +95,17 @@ def add_messages(
 
 
 def add_to_ready(
-    tx: Transaction, reached: ResolvedRow, owner: str, node_id: str, messages: Sequence[NewMessage]
+    tx: Transaction,
+    reached: ResolvedRow,
+    owner: str,
+    node_id: str,
+    messages: Sequence[NewMessage],
+    *,
+    beside: int = 0,
 ) -> int:
     """The same for a conversation that was found ready (`is_ready_for`) in this transaction: fewer
     statements, none of which has to be awaited."""
-    adds, seen = size_of(messages), reached.seen
+    adds, seen = size_of(messages) + beside, reached.seen
     check_quotas(tx, owner, adds, seen.conversation_id, reached.held)
     session = to_session_spoken_in(reached.row, tx.now, None, None, len(messages), None)
     if not tx.run(
@@ -185,3 +204,50 @@ def with_history(
     else:
         rows = tx.all(Q.forks_with_history, owner=owner, history=history, conversation=forked_from)
     return [to_conversation(row) for row in rows]
+
+
+def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
+    """Set a conversation's title. Raises NotFound."""
+    check_text("a title", title)
+    if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
+        raise NotFound("conversation", conversation_id)
+
+
+def suggest_title(tx: Transaction, owner: str, conversation_id: str, title: str) -> bool:
+    """Set a conversation's title unless it has one. False: it has, or it was deleted."""
+    check_text("a title", title)
+    return tx.run(Q.suggest_title, id=conversation_id, owner=owner, title=title) > 0
+
+
+def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
+    """Add an alias for this conversation. Conflict if the alias is used for another one."""
+    check_name("an alias", alias)
+    if is_ours(alias):
+        raise BadInput(f"{alias!r} has the form of our own ids and cannot be an alias")
+    conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.conversation_by_alias, owner=owner, id=alias)
+    if row is None:
+        tx.run(Q.insert_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
+    elif row[0] != conversation_id:
+        raise Conflict(f"the alias {alias!r} already leads to another conversation")
+
+
+def aliases(tx: Transaction, owner: str | None, conversation_id: str) -> list[str]:
+    """The aliases of a conversation, the oldest first. Raises NotFound."""
+    conversation_of(tx, owner, conversation_id)
+    return [str(row[0]) for row in tx.all(Q.alias_records, conversation=conversation_id)]
+
+
+def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
+    """Cancel running work and delete the conversation completely. Returns its number of messages."""
+    conversation = place(tx, owner, Address(id=conversation_id)).conversation
+    tx.erased = True
+    tx.run(Q.unindex_conversation, conversation=conversation.id)
+    processes.forget_conversation(tx, conversation.id)
+    tx.run(Q.forget_events, conversation=conversation.id)
+    tx.run(Q.forget_side_requests, conversation=conversation.id)
+    tx.run(Q.delete_conversation, id=conversation.id)
+    tx.event(
+        EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
+    )
+    return conversation.last_seq

@@ -16,6 +16,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
@@ -188,6 +189,11 @@ class Engine(ABC):
         if self._writer.failure is not None:
             raise self._writer.failure
         return self._search_readers.run_here(work, args, kwargs)
+
+    def paused(self, seconds: float) -> AbstractContextManager[None]:
+        """No transaction that writes is open within the block: this process may be stopped. One that takes
+        longer than `seconds` is not waited for."""
+        return self._writer.paused(seconds)
 
     @property
     def failure(self) -> Exception | None:

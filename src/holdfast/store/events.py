@@ -1,8 +1,9 @@
-"""Reads events: pages, and those of one session."""
+"""Events: pages, those of one session, and the one that no other change writes."""
 
 from __future__ import annotations
 
-from ..domain.events import Event
+from ..domain.events import Event, EventType
+from ..domain.sessions import Session
 from .resolve import session_of
 from .rows import to_event
 from .transaction import Q, Transaction
@@ -55,3 +56,10 @@ def of_session(tx: Transaction, owner: str | None, session_id: str, *, limit: in
         limit=limit,
     )
     return [to_event(row) for row in reversed(rows)]
+
+
+def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None = None) -> None:
+    """Write an event for this owner: an admin's key has read their messages, of this session or by a
+    search."""
+    conversation_id, session_id = (session.conversation_id, session.id) if session else (None, None)
+    tx.event(EventType.MESSAGES_READ_BY_ADMIN, owner, conversation_id, session_id, key_id=key_id)

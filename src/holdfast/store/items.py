@@ -25,23 +25,35 @@ LAST_NAMESPACE = "\U0010ffff"
 
 
 def to_item(row: Row) -> Item:
-    namespace, name, value, created_at, updated_at = row
-    return Item(namespace, name, value, to_time(created_at), to_time(updated_at))
+    namespace, name, value, created_at, updated_at, conversation = row
+    return Item(namespace, name, value, to_time(created_at), to_time(updated_at), conversation)
 
 
 def put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
     """Make these changes, all or none, and delete some expired items. The last of several changes of one item
-    counts."""
+    counts. QuotaExceeded changes nothing; deleting is never refused."""
     _put(tx, owner, changes)
     drop_expired(tx, EXPIRED_AT_ONCE)
 
 
-def _put(tx: Transaction, owner: str, changes: Sequence[PutItem], locked: str | None = None) -> None:
-    """`locked`: the conversation that the caller has locked already."""
+_Size = tuple[int, str | None]
+"""Bytes of an item, and the conversation that it belongs to."""
+
+
+def _put(
+    tx: Transaction,
+    owner: str,
+    changes: Sequence[PutItem],
+    locked: str | None = None,
+    known: Mapping[ItemPlace, Item | None] | None = None,
+) -> None:
+    """`locked`: the conversation that the caller has locked already; `known`: the items that it has read
+    since."""
     for change in changes:
         _check(change)
         if change.conversation_id not in (None, locked):
             conversation_of(tx, owner, change.conversation_id)
+    _count(tx, owner, changes, locked, known or {})
     for change in changes:
         where = {
             "owner": owner,
@@ -64,6 +76,61 @@ def _put(tx: Transaction, owner: str, changes: Sequence[PutItem], locked: str | 
         )
 
 
+def _count(
+    tx: Transaction,
+    owner: str,
+    changes: Sequence[PutItem],
+    locked: str | None,
+    known: Mapping[ItemPlace, Item | None],
+) -> None:
+    """Check the quotas for these changes, and count the bytes of items that belong to a conversation. Those
+    of the others are added up when an owner's quota is checked."""
+    grown: dict[str | None, int] = {}
+    sizes: dict[ItemPlace, _Size | None] = {}
+    for change in changes:
+        place = (change.space, change.namespace, change.name)
+        if place not in sizes:
+            found = known.get(place)
+            sizes[place] = _size_of(found) if found is not None else _stored_size(tx, owner, place)
+        if (old := sizes[place]) is not None:
+            grown[old[1]] = grown.get(old[1], 0) - old[0]
+        sizes[place] = None
+        if change.value is not None:
+            size = len(change.value.encode())
+            sizes[place] = size, change.conversation_id
+            grown[change.conversation_id] = grown.get(change.conversation_id, 0) + size
+    if (total := sum(grown.values())) > 0:
+        check_growth(tx, owner, grown, total)
+    for conversation_id, added in grown.items():
+        if conversation_id is not None and added:
+            if conversation_id != locked:
+                conversation_of(tx, owner, conversation_id)  # the former one of an item may not be locked yet
+            tx.run(Q.grow, id=conversation_id, bytes=added)
+
+
+def check_growth(tx: Transaction, owner: str, grown: Mapping[str | None, int], total: int) -> None:
+    """Raises QuotaExceeded if these conversations may not grow by so many bytes, or the owner by `total`."""
+    quotas = tx.quotas
+    for conversation_id, added in grown.items():
+        if conversation_id is not None and added > 0 and quotas.conversation_bytes:
+            (held,) = tx.one(Q.conversation_bytes, id=conversation_id) or (0,)
+            quotas.check_conversation(conversation_id, held, added)
+    if quotas.owner_bytes:
+        (held,) = tx.one(Q.owner_bytes, owner=owner) or (0,)
+        quotas.check_owner_bytes(owner, held, total)
+
+
+def _size_of(item: Item) -> _Size:
+    return len(item.value.encode()), item.conversation_id
+
+
+def _stored_size(tx: Transaction, owner: str, place: ItemPlace) -> _Size | None:
+    """Of the item at this place, expired or not; None: there is none."""
+    space, namespace, name = place
+    row = tx.one(Q.item_size, owner=owner, space=space, namespace=namespace, name=name)
+    return None if row is None else (row[0], row[1])
+
+
 def _check(change: PutItem) -> None:
     check_name("the name of an item", change.name)
     for what, text in (("a namespace", change.namespace), ("an item's value", change.value or "")):
@@ -74,8 +141,10 @@ def _check(change: PutItem) -> None:
 def drop_expired(tx: Transaction, limit: int) -> int:
     """Delete expired items of all owners; returns how many."""
     rows = tx.all(Q.expired_items, now=tx.now, limit=limit)
-    for owner, space, namespace, name in rows:
+    for owner, space, namespace, name, conversation_id, size in rows:
         tx.run(Q.delete_item, owner=owner, space=space, namespace=namespace, name=name)
+        if conversation_id is not None:
+            tx.run(Q.grow, id=conversation_id, bytes=-size)
     return len(rows)
 
 
@@ -96,7 +165,8 @@ def append_with_items(
     """
     number = append(tx, owner, conversation_id, node_id, messages)
     if number:
-        _put(tx, owner, fold([get(tx, owner, *place) for place in places]), locked=conversation_id)
+        found = [get(tx, owner, *place) for place in places]
+        _put(tx, owner, fold(found), conversation_id, dict(zip(places, found, strict=True)))
     return number
 
 

@@ -17,9 +17,10 @@ import msgspec
 
 from ..domain.figures import FIRST_TOKEN, EndedTurn, EndedTurns
 from ..domain.turns import TurnStatus
+from ..domain.usage import input_tokens, output_tokens
+from .conversations import delete_conversation
 from .resolve import conversation_of
 from .rows import MICROSECOND, to_stamp, to_time
-from .sessions import delete_conversation
 from .transaction import Q, Transaction
 from .values import Figures, Finding, OwnerUsage, Pruned, Retention, Statistics, check_limit
 
@@ -73,8 +74,8 @@ def turns_ended(tx: Transaction, owner: str | None, since: datetime) -> EndedTur
                 to_time(ended_at),
                 model,
                 problem,
-                counted.get("input_tokens", counted.get("prompt_tokens", 0)),
-                counted.get("output_tokens", counted.get("completion_tokens", 0)),
+                input_tokens(counted),
+                output_tokens(counted),
                 counted.get(FIRST_TOKEN),
             )
         )
@@ -96,7 +97,7 @@ INVARIANTS = {
     "at_most_one_open_session": "at most one open session per conversation",
     "gap_free_numbers": "message numbers are gap-free, from 1 to the conversation's last",
     "messages_within_sessions": "no message of a session lies before its first number or after its last",
-    "sizes_are_true": "every conversation's size is the sum of its messages' and checkpoints' bytes",
+    "sizes_are_true": "every conversation's size is the sum of the bytes of what is stored in it",
     "tips_are_newest": "every session id resolves to its conversation's tip, the newest of its line",
     "queued_turns_are_whole": "every queued turn has its request and its place in its conversation's queue",
     "turns_hold_leases": "every running turn holds its conversation's lease, and every lease has its turn",

@@ -27,21 +27,14 @@ from ..domain.turns import (
     TurnWaits,
 )
 from ..errors import BadInput, Conflict, NotFound, QueueFull
-from .queue_ends import end_queued, withdraw_queue
+from .request_keys import insert_key, known_request
 from .resolve import conversation_of, lookup, session_of
 from .responses import insert_response
 from .rows import Row, to_turn
 from .sessions import check_quotas, release_orphaned, require_node
 from .transaction import Q, Transaction
-from .turns import (
-    _known_request,
-    _session_for,
-    _spoken_in,
-    _start,
-    _waits,
-    append,
-    insert_key,
-)
+from .turn_ends import end_queued, withdraw_queue
+from .turns import append, session_for_turn, spoken_in, start, waits_for
 
 MOST_LISTED = 1000
 
@@ -55,14 +48,14 @@ def enqueue(tx: Transaction, request: TurnRequest, *, most: int, steers: bool = 
     if not request.messages or request.branch is not None or request.regenerates:
         raise BadInput("only a request that adds messages to a conversation can be queued")
     require_node(tx, request.node_id)
-    if isinstance(_known_request(tx, request), Turn):
+    if isinstance(known_request(tx, request), Turn):
         return None
     reached = lookup(tx, request.owner, request.address)
     if reached is None:
         return None
     place = reached.place()
     conversation = place.conversation
-    waits = _waits(tx, conversation)
+    waits = waits_for(tx, conversation)
     queue = tx.all(Q.queue_of, conversation=conversation.id)
     if waits is None and not queue:
         return None
@@ -123,7 +116,7 @@ def begin_queued(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     reached = lookup(tx, request.owner, Address(id=turn.conversation_id))
     assert reached is not None
     place = reached.place()
-    waits = _waits(tx, place.conversation)
+    waits = waits_for(tx, place.conversation)
     if waits is not None:
         return waits
     queue = tx.all(Q.queue_of, conversation=turn.conversation_id)
@@ -133,7 +126,7 @@ def begin_queued(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         reached = lookup(tx, request.owner, Address(id=turn.conversation_id))
         assert reached is not None
         place = reached.place()
-        if waits := _waits(tx, place.conversation):  # the orphaned turn is covered: it comes first
+        if waits := waits_for(tx, place.conversation):  # the orphaned turn is covered: it comes first
             return waits
     joining = _joining(tx, turn, queue[1:]) if request.collects else []
     messages = tuple(
@@ -142,8 +135,8 @@ def begin_queued(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     request = replace(
         request, messages=messages, source=queue[0][2], model=turn.model, request_key=None, response=None
     )
-    session = _session_for(tx, request, place.conversation, place.tip)
-    begun = _start(tx, request, _spoken_in(tx, request, session), place.conversation.token, None, None)
+    session = session_for_turn(tx, request, place.conversation, place.tip)
+    begun = start(tx, request, spoken_in(tx, request, session), place.conversation.token, None, None)
     tx.run(Q.drop_queued, turn=turn.id)
     tx.run(Q.count_queued, id=turn.conversation_id, more=-1)
     for other, _ in joining:

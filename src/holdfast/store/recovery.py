@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
+from ..domain.messages import NewMessage
 from ..domain.recovery import Cause
-from ..domain.turns import Turn, TurnStatus
+from ..domain.turns import Lease, Turn, TurnStatus
 from ..errors import Conflict, ConversationBusy, NotFound, TurnSuperseded
+from .request_keys import is_newest
 from .resolve import conversation_of
 from .rows import to_time, to_turn
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, park
-from .turns import is_newest, turn_of
+from .turns import append, turn_of
 from .values import LARGEST_LIST, check_limit
+
+KNOWN_NOW = "its outcome became known"
 
 
 def due(tx: Transaction, *, limit: int = 100) -> list[Turn]:
@@ -71,3 +77,15 @@ def give_up(tx: Transaction, turn_id: str, why: str) -> bool:
         return False
     end_waiting(tx, turn, TurnStatus.FAILED, why, given_up=True)
     return True
+
+
+def replace_results(
+    tx: Transaction, lease: Lease, seqs: Sequence[int], messages: Sequence[NewMessage]
+) -> int:
+    """Append the results of calls whose outcome was unknown, and exclude the messages `seqs`, which they
+    replace; returns the last seq. LeaseLost writes nothing."""
+    last_seq = append(tx, lease, messages)
+    for seq in seqs:
+        tx.run(Q.insert_exclusion, conversation=lease.conversation_id, seq=seq, reason=KNOWN_NOW, now=tx.now)
+    tx.run(Q.touch_revision, id=lease.conversation_id)
+    return last_seq

@@ -3,6 +3,9 @@
 `domain.resets` decides whether a session is due. Here is what the decision reads and what follows from it, in
 one transaction: the end with its reason, the event, the notice, the stop requests for its processes. A reset
 is done by a sweep, or by the next message if that comes first: by the same function.
+
+`session_for` is the only place that chooses the session of the next message: an open tip that is due is reset
+first, and one that ended with its process is continued only if its policy would not have reset it meanwhile.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.messages import NewMessage
 from ..domain.processes import Process, ProcessLimits, hold_of, label_of, log_name
@@ -25,16 +29,23 @@ from ..domain.resets import (
     notice_of,
     verdict,
 )
-from ..domain.sessions import FRESH_AFTER, Session
+from ..domain.sessions import FRESH_AFTER, RESETS, Session, opening_after
 from ..domain.why import ResetDecision
-from ..errors import NotFound
+from ..errors import NotFound, ToolCallClosed
 from . import notices
 from . import policies as store_policy
 from .context import rendering_of
 from .processes import request_stops, running_of
-from .resolve import session_of
+from .resolve import conversation_of, find, session_of
 from .rows import MICROSECOND, to_session, to_stamp, to_time
-from .sessions import next_due, write_end
+from .sessions import (
+    continue_conversation,
+    next_due,
+    open_conversation,
+    release_orphaned,
+    require_node,
+    write_end,
+)
 from .transaction import Q, Transaction
 from .values import check_limit
 
@@ -245,3 +256,50 @@ def waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Ses
     soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again by then
     rows = tx.all(Q.resets_waiting, now=tx.now, soon=soon, stamp=policies.stamp, owner=owner, limit=limit)
     return [to_session(row) for row in rows]
+
+
+def session_for(
+    tx: Transaction,
+    conversation: Conversation,
+    tip: Session,
+    messages: Sequence[NewMessage],
+    node_id: str | None,
+    source: str,
+    shows_from: int | None = None,
+) -> Session:
+    """The session for these messages. A new one is attached to `node_id`, if given; a fresh one shows
+    messages from now on, or from message `shows_from` on. Results of awaited calls belong to the session that
+    called; ToolCallClosed if that one was ended on purpose."""
+    if reset_before(tx, tip, messages):
+        tip = session_of(tx, None, tip.id)
+    if tip.end_reason in FRESH_AFTER and messages and messages[0].answers and shows_from is None:
+        raise ToolCallClosed(messages[0].answers)  # a fresh session does not contain the call
+    late = None if brings_results(tx, tip, messages) else overdue(tx, tip)
+    last_seq = conversation.last_seq if shows_from is None else shows_from - 1
+    opening = opening_after(tip, last_seq, due=late is not None)
+    if opening is None:
+        return tip
+    fresh_by = tip.end_reason if tip.end_reason in RESETS else None
+    if late is not None:
+        announce(tx, tip, late)
+        fresh_by = late.end_reason
+    return continue_conversation(tx, conversation, opening, node_id, source or tip.source, fresh_by=fresh_by)
+
+
+def open_session(
+    tx: Transaction, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
+) -> Session:
+    """The session that the next message goes to: the open tip, or a new one opened after it.
+
+    A new key opens a conversation. A tip orphaned by a node that is gone counts as ended.
+    """
+    require_node(tx, node_id)
+    attached_to = node_id if attached else None
+    found = find(tx, owner, address)
+    if found is None:
+        if (address.id or address.key) and not address.may_create:
+            raise NotFound("conversation", str(address))
+        return open_conversation(tx, owner, address, attached_to, source)
+    release_orphaned(tx, found.conversation.id)
+    conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
+    return session_for(tx, conversation, tip, (), attached_to, source)

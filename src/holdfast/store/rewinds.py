@@ -15,9 +15,10 @@ from ..domain.rewinds import REWOUND, Rewind, Rewound, gaps_in, path_to
 from ..domain.sessions import FRESH_AFTER, Edge, EndReason, Opening, Session
 from ..domain.views import View
 from ..errors import BadInput, NotFound
+from .forks import view_at
 from .messages import visible
 from .resolve import conversation_of, place, session_of
-from .sessions import continue_conversation, require_free, view_at, write_end
+from .sessions import continue_conversation, require_free, write_end
 from .transaction import Q, Transaction
 
 

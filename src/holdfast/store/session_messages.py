@@ -7,21 +7,23 @@ the conversation to be free; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.messages import Message, NewMessage
-from ..domain.session_messages import InContext, Named
+from ..domain.session_messages import ContextBody, InContext, Named
 from ..domain.sessions import Session, opening_after
 from ..domain.views import Summary, View
 from ..errors import BadInput, Conflict, NotFound
-from .conversations import add_messages, add_to_ready, freed
+from .conversations import add_beside, add_messages, add_to_ready, freed
 from .resolve import ResolvedRow, conversation_of, find, lookup, session_of
-from .rows import to_message
+from .rows import Row, to_message
 from .transaction import Q, Transaction
 
 ALL = 2**62
+P = TypeVar("P")
 
 
 def in_context(
@@ -33,11 +35,40 @@ def in_context(
     return None if found is None else _read(tx, found.conversation, found.tip, limit)
 
 
+def bodies_in_context(
+    tx: Transaction, owner: str, address: Address, *, limit: int | None = None
+) -> list[ContextBody | Summary] | None:
+    """The same as bodies and extra data alone, for a reader of whole threads that needs nothing else."""
+    found = find(tx, owner, address)
+    if found is None:
+        return None
+    return _parts(tx, found.conversation, found.tip, limit, _BODIES, ContextBody._make)
+
+
 def _read(tx: Transaction, conversation: Conversation, tip: Session, limit: int | None = None) -> InContext:
+    parts = _parts(tx, conversation, tip, limit, _MESSAGES, to_message)
+    return InContext(tuple(parts), conversation.last_seq)
+
+
+_MESSAGES = (Q.context_forward, Q.context_backward)
+_BODIES = (Q.context_bodies_forward, Q.context_bodies_backward)
+
+
+def _parts(
+    tx: Transaction,
+    conversation: Conversation,
+    tip: Session,
+    limit: int | None,
+    statements: tuple[str, str],
+    to_part: Callable[[Row], P],
+) -> list[P | Summary]:
+    """The context, or its newest `limit` parts: summaries, and messages read by the statement that returns
+    them oldest first, or newest first if there is a limit."""
     opening = opening_after(tip, conversation.last_seq)
     view = tip.view if opening is None else opening.view
     left = ALL if limit is None else max(limit, 0)
-    backwards: list[Message | Summary] = []
+    forward, backward = statements
+    backwards: list[P | Summary] = []
     for part in reversed(view.parts):
         if not left:
             break
@@ -46,17 +77,17 @@ def _read(tx: Transaction, conversation: Conversation, tip: Session, limit: int 
             left -= 1
             continue
         last = conversation.last_seq if part.last is None else part.last
-        forward = limit is None
         rows = tx.all(
-            Q.context_forward if forward else Q.context_backward,
+            forward if limit is None else backward,
             conversation=conversation.id,
             first=part.first,
             last=last,
             limit=left,
         )
-        backwards += (to_message(row) for row in (reversed(rows) if forward else rows))
+        backwards += map(to_part, reversed(rows) if limit is None else rows)
         left -= len(rows)
-    return InContext(tuple(reversed(backwards)), conversation.last_seq)
+    backwards.reverse()
+    return backwards
 
 
 def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[Named]) -> int:
@@ -72,14 +103,17 @@ def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, mess
     return len(new)
 
 
-def append_new(tx: Transaction, reached: ResolvedRow, owner: str, node_id: str, new: Sequence[Named]) -> None:
-    """Append these, whose names are not known, to a conversation that this transaction has locked."""
+def append_new(
+    tx: Transaction, reached: ResolvedRow, owner: str, node_id: str, new: Sequence[Named], *, beside: int = 0
+) -> None:
+    """Append these, whose names are not known, to a conversation that this transaction has locked. `beside`:
+    bytes of what is stored with them, which count for quotas too."""
     conversation_id = reached.seen.conversation_id
     bodies = [each.message for each in new]
     if reached.is_ready_for(node_id, tx.now, tx.policies):
-        last_seq = add_to_ready(tx, reached, owner, node_id, bodies)
+        last_seq = add_to_ready(tx, reached, owner, node_id, bodies, beside=beside)
     else:
-        last_seq = add_messages(tx, owner, conversation_id, node_id, bodies)
+        last_seq = add_beside(tx, owner, conversation_id, node_id, bodies, beside)
     _name(tx, conversation_id, new, last_seq)
 
 

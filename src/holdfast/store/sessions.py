@@ -1,4 +1,4 @@
-"""Transactions that open, end, resume and fork sessions, and that change a conversation's contents."""
+"""Transactions that open, end and resume sessions, and their lists."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from datetime import datetime
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
-from ..domain.ids import check_name, check_text, is_ours, new_id, source_of_key
+from ..domain.ids import check_name, new_id, source_of_key
 from ..domain.recovery import Cause
 from ..domain.resets import due
 from ..domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_from
 from ..domain.turns import TurnRequest, TurnStatus
-from ..domain.views import View, plan_copy
-from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
-from . import flushes, processes
-from .queue_ends import withdraw_queue
-from .resolve import conversation_of, find, place, session_of
+from ..domain.views import View
+from ..errors import ConversationBusy, NodeReaped
+from . import flushes
+from .resolve import conversation_of, session_of
 from .rows import to_session, to_stamp, to_time, to_time_or_none, to_turn
 from .transaction import Q, Transaction
-from .turn_ends import end_waiting, end_without_answer
+from .turn_ends import end_waiting, end_without_answer, withdraw_queue
 from .values import Page, SessionFilter, check_limit
 
 
@@ -315,147 +314,6 @@ def resume_session(
     return continue_conversation(tx, conversation, opening, attached_to, session.source, on_purpose=True)
 
 
-def fork(
-    tx: Transaction,
-    owner: str,
-    session_id: str,
-    node_id: str,
-    *,
-    up_to: int | None = None,
-    key: str | None = None,
-    attached: bool = False,
-) -> Session:
-    """Open a new conversation that begins with a copy of that session's context (up to a seq)."""
-    return fork_for(tx, owner, session_id, node_id, up_to, key, attached, adds=0)
-
-
-def fork_for(
-    tx: Transaction,
-    owner: str,
-    session_id: str,
-    node_id: str,
-    up_to: int | None,
-    key: str | None,
-    attached: bool,
-    *,
-    adds: int,
-) -> Session:
-    """The same, for messages of `adds` bytes that this transaction stores next: they count for its quota."""
-    require_node(tx, node_id)
-    source = session_of(tx, owner, session_id)
-    last_seq = source.last_seq if up_to is None else up_to
-    if not 0 <= last_seq <= source.last_seq:
-        raise BadInput(f"cannot fork at message {up_to}: {session_id} has messages up to {source.last_seq}")
-    if up_to is not None and tx.one(Q.is_rewound, conversation=source.conversation_id, seq=up_to):
-        raise Conflict(
-            f"message {up_to} of {session_id} was left by a rewind; rewind to it first, or fork elsewhere"
-        )
-    if last_seq < source.last_seq:
-        conversation_id, end = source.conversation_id, source.last_seq
-        row = tx.one(Q.last_own_result, conversation=conversation_id, seq=last_seq, last=end)
-        assert row is not None
-        last_seq = row[0]
-    address = Address(key=key)
-    if key is not None and find(tx, owner, address) is not None:
-        raise Conflict(f"the key {key!r} already leads to a conversation; fork to another key or to none")
-
-    def counted(first: int, last: int) -> tuple[int, int]:
-        row = tx.one(Q.count_copied, conversation=source.conversation_id, first=first, last=last)
-        return (int(row[0]), int(row[1])) if row else (0, 0)
-
-    copy = plan_copy(view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
-    spans = [counted(first, last) for first, last in copy.ranges]
-    copied, held = sum(count for count, _ in spans), sum(size for _, size in spans)
-    opened = open_conversation(
-        tx,
-        owner,
-        address,
-        node_id if attached else None,
-        source.source,
-        forked_from=source,
-        view=copy.view,
-        copied=copied,
-        held=held,
-        adds=adds,
-        edge=Edge.FORK,
-    )
-    offset = 0
-    for first, last in copy.ranges:
-        offset += tx.run(
-            Q.copy_messages,
-            target=opened.conversation_id,
-            session=opened.id,
-            conversation=source.conversation_id,
-            first=first,
-            last=last,
-            offset=offset,
-        )
-    tx.event(
-        EventType.CONVERSATION_FORKED,
-        owner,
-        opened.conversation_id,
-        opened.id,
-        source=source.id,
-        messages=copied,
-    )
-    return opened
-
-
-def view_at(tx: Transaction, session: Session, last_seq: int) -> View:
-    """A session's view up to this message; if that is inside a compacted part, the view before the
-    compaction."""
-    while session.edge is Edge.COMPACTION and session.parent_id and session.view.tells_beyond(last_seq):
-        session = session_of(tx, None, session.parent_id)
-    return session.view
-
-
-def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
-    """Set a conversation's title. Raises NotFound."""
-    check_text("a title", title)
-    if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
-        raise NotFound("conversation", conversation_id)
-
-
-def suggest_title(tx: Transaction, owner: str, conversation_id: str, title: str) -> bool:
-    """Set a conversation's title unless it has one. False: it has, or it was deleted."""
-    check_text("a title", title)
-    return tx.run(Q.suggest_title, id=conversation_id, owner=owner, title=title) > 0
-
-
-def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
-    """Add an alias for this conversation. Conflict if the alias is used for another one."""
-    check_name("an alias", alias)
-    if is_ours(alias):
-        raise BadInput(f"{alias!r} has the form of our own ids and cannot be an alias")
-    conversation_of(tx, owner, conversation_id)
-    row = tx.one(Q.conversation_by_alias, owner=owner, id=alias)
-    if row is None:
-        tx.run(Q.insert_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
-    elif row[0] != conversation_id:
-        raise Conflict(f"the alias {alias!r} already leads to another conversation")
-
-
-def aliases(tx: Transaction, owner: str | None, conversation_id: str) -> list[str]:
-    """The aliases of a conversation, the oldest first. Raises NotFound."""
-    conversation_of(tx, owner, conversation_id)
-    return [str(row[0]) for row in tx.all(Q.alias_records, conversation=conversation_id)]
-
-
-def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
-    """Cancel running work and delete the conversation completely. Returns its number of messages."""
-    conversation = place(tx, owner, Address(id=conversation_id)).conversation
-    tx.erased = True
-    tx.run(Q.unindex_conversation, conversation=conversation.id)
-    processes.forget_conversation(tx, conversation.id)
-    tx.run(Q.forget_events, conversation=conversation.id)
-    tx.run(Q.forget_side_requests, conversation=conversation.id)
-    tx.run(Q.delete_conversation, id=conversation.id)
-    tx.event(
-        EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
-    )
-    return conversation.last_seq
-
-
 # --- reading ---------------------------------------------------------------------------------------------
 
 FEW_TITLES = 100
@@ -519,13 +377,6 @@ def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Sessi
     """All sessions of a conversation, oldest first."""
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.line_of_sessions, conversation=conversation_id, owner=owner)
-    return [to_session(row) for row in rows]
-
-
-def forks(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
-    """The first sessions of conversations that were forked from this one."""
-    conversation_of(tx, owner, conversation_id)
-    rows = tx.all(Q.forks_of_conversation, conversation=conversation_id, owner=owner)
     return [to_session(row) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Finds the objects of an owner by the beginning of their id, as a person typed it."""
+"""Finds the objects of an owner, of any kind, by the beginning of their id, as a person typed it."""
 
 from __future__ import annotations
 

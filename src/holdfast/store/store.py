@@ -37,6 +37,7 @@ from . import (
     events,
     exports,
     flushes,
+    forks,
     headings,
     imports,
     items,
@@ -45,7 +46,6 @@ from . import (
     messages,
     nodes,
     notices,
-    open_calls,
     policies,
     processes,
     queue,
@@ -75,7 +75,7 @@ class Store(Engine):
     # --- turns ------------------------------------------------------------------------------------------
 
     append = writes(turns.append)
-    replace_results = writes(open_calls.replace_results)
+    replace_results = writes(recovery.replace_results)
     append_draft = writes(responses.append_draft)
     settle_turn = writes(turns.settle_turn)
     cancel_turn = writes(turns.cancel_turn)
@@ -86,7 +86,7 @@ class Store(Engine):
     retry_turn = writes(recovery.retry)
     count_waiting = reads(recovery.count_waiting)
     note_deliveries = writes(turns.note_deliveries)
-    open_session = writes(turns.open_session)
+    open_session = writes(resets.open_session)
     stored_request = reads(recovery.stored_request)
     turn = reads(turns.turn_of)
     newest_turn = reads(rewinds.newest_turn)
@@ -116,14 +116,14 @@ class Store(Engine):
     create_conversation = writes(conversations.create)
     add_messages = writes(conversations.add_messages)
     set_metadata = writes(conversations.set_metadata)
-    set_title = writes(sessions.set_title)
-    suggest_title = writes(sessions.suggest_title)
-    add_alias = writes(sessions.add_alias)
-    aliases = reads(sessions.aliases)
+    set_title = writes(conversations.set_title)
+    suggest_title = writes(conversations.suggest_title)
+    add_alias = writes(conversations.add_alias)
+    aliases = reads(conversations.aliases)
     note_side_request = writes(side_requests.note)
     count_side_requests = reads(side_requests.count)
     side_requests = reads(side_requests.page)
-    delete_conversation = erases(sessions.delete_conversation)
+    delete_conversation = erases(conversations.delete_conversation)
     conversations_with_history = reads(conversations.with_history)
     conversation = reads(conversations.conversation)
     conversations = reads(conversations.page)
@@ -134,6 +134,8 @@ class Store(Engine):
     delete_message = erases(messages.delete)
     reduce_message = erases(messages.reduce)
     visible = reads(messages.visible)
+    words_of_sessions = reads(headings.words_of_sessions)
+    sums_of_conversations = reads(headings.sums_of_conversations)
     headings = reads(headings.headings)
     messages = reads(messages.page)
 
@@ -141,13 +143,13 @@ class Store(Engine):
 
     end_session = writes(sessions.end_session)
     resume_session = writes(sessions.resume_session)
-    fork = writes(sessions.fork)
+    fork = writes(forks.fork)
     rewind = writes(rewinds.rewind)
     session = reads(resolve.session_of)
     resolve = reads(resolve.place)
     ids_like = reads(short_ids.like)
     line = reads(sessions.line)
-    forks = reads(sessions.forks)
+    forks = reads(forks.forks)
     alive = reads(sessions.alive)
     ended_since = reads(sessions.ended_since)
     sessions = reads(sessions.page)
@@ -171,6 +173,7 @@ class Store(Engine):
 
     # --- events and figures -----------------------------------------------------------------------------
 
+    note_reading = writes(events.note_reading)
     event_bounds = reads(events.bounds)
     history = reads(events.of_session)
     events = reads(events.page)
@@ -182,6 +185,7 @@ class Store(Engine):
     # --- sessions of frameworks -------------------------------------------------------------------------
 
     in_context = reads(session_messages.in_context)
+    bodies_in_context = reads(session_messages.bodies_in_context)
     append_named = writes(session_messages.append)
     append_with_items = writes(items.append_with_items)
     remove_last = writes(session_messages.remove_last)
@@ -326,7 +330,6 @@ class Store(Engine):
     note_key_uses = writes(api_keys.note_uses)
     count_request = writes(api_keys.count_request)
     spend_tokens = writes(api_keys.spend)
-    note_reading = writes(api_keys.note_reading)
     add_login = writes(api_keys.add_login)
     login = reads(api_keys.login)
     end_login = writes(api_keys.end_login)

@@ -1,7 +1,9 @@
-"""Ends a turn without an answer: by its own node, by a person, or by the reaper.
+"""Ends a turn without an answer: by its own node, by a person, or by the reaper; and queued turns before they
+begin.
 
-One function, so that all three leave the same state: the draft stored as an interrupted reply, open tool
-calls closed as "interrupted, outcome unknown", the lease released, the user's message kept.
+`end_without_answer` is one function, so that all three leave the same state: the draft stored as an
+interrupted reply, open tool calls closed as "interrupted, outcome unknown", the lease released, the user's
+message kept.
 """
 
 from __future__ import annotations
@@ -163,3 +165,49 @@ def last_words(tx: Transaction, turn: Turn) -> tuple[list[NewMessage], int]:
     drafts = tx.all(Q.drafts_of_reply, turn=turn.id, conversation=turn.conversation_id)
     reply = interrupted_reply(to_draft(draft) for draft in drafts)
     return ([*messages, reply] if reply else messages), last_result
+
+
+def end_queued(
+    tx: Transaction,
+    turn: Turn,
+    status: TurnStatus,
+    why: str,
+    joined: str | None = None,
+    first_seq: int = 0,
+) -> None:
+    """Take a queued turn out of its queue. `joined`: the turn that its messages have joined, from `first_seq`
+    on."""
+    check_step(turn.id, turn.status, status)
+    tx.run(
+        Q.end_queued_turn,
+        id=turn.id,
+        status=status.value,
+        why=why,
+        joined=joined,
+        first_seq=first_seq,
+        now=tx.now,
+    )
+    tx.run(Q.drop_queued, turn=turn.id)
+    tx.run(Q.count_queued, id=turn.conversation_id, more=-1)
+    where = (turn.owner, turn.conversation_id, turn.session_id, turn.id)
+    if joined is not None:
+        tx.run(Q.join_inbox, turn=turn.id, joined=joined)
+        tx.run(Q.join_attachments, turn=turn.id, joined=joined)
+        tx.event(EventType.TURN_JOINED, *where, joined=joined)
+        return
+    if turn.response_id is not None:
+        add_response_event(tx, turn.response_id, status)
+    if status is TurnStatus.FAILED:
+        tx.event(EventType.TURN_FAILED, *where, code="not_begun")
+    else:
+        tx.event(EventType.TURN_CANCELLED, *where, seq=None, why=why)
+
+
+def withdraw_queue(tx: Transaction, conversation_id: str, why: str) -> int:
+    """Withdraw every queued turn of a conversation; returns how many."""
+    rows = tx.all(Q.queue_of, conversation=conversation_id)
+    for turn_id, *_ in rows:
+        row = tx.one(Q.turn_by_id, id=turn_id, owner=None)
+        assert row is not None
+        end_queued(tx, to_turn(row), TurnStatus.CANCELLED, why)
+    return len(rows)

@@ -1,8 +1,7 @@
-"""The transactions of turns, and the choice of the session for the next message: the open tip, or a new one.
+"""The transactions of turns: begin, resume, append, commit the reply, end without one; and their lists.
 
-`session_for` is the only place that checks the reset policy before it decides: an open tip that is due is
-reset first, and one that ended with its process is continued only if its policy would not have reset it
-meanwhile.
+`resets.session_for` chooses the session that a turn is in, `request_keys` recognises a request that was sent
+before, and `turn_ends` leaves the same state however a turn ends without an answer.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from ..domain.history import EMPTY
 from ..domain.ids import storable
 from ..domain.messages import NewMessage, size_of
 from ..domain.notices import Notice
+from ..domain.queue import as_joined
 from ..domain.recovery import Cause, Recovery
-from ..domain.sessions import FRESH_AFTER, Edge, EndReason, Session, opening_after
+from ..domain.sessions import Edge, Session
 from ..domain.turns import (
-    OPENER_FOR,
-    SHARED,
     Delivery,
     Draft,
     ForkPoint,
@@ -37,95 +35,40 @@ from ..domain.turns import (
     TurnRequest,
     TurnStatus,
     TurnWaits,
-    as_joined,
     check_step,
     check_unanswered,
     first_event_of,
     is_due,
-    is_sent_again,
-    tokens_in,
-    usable_usage,
 )
+from ..domain.usage import input_tokens, output_tokens, tokens_in, usable_usage
 from ..errors import (
     BadInput,
     LeaseLost,
     NodeReaped,
     NotFound,
-    RequestMismatch,
-    ToolCallClosed,
     TurnSuperseded,
 )
 from .api_keys import spend
 from .deliveries import add_reply, add_response_event
+from .forks import fork_for
 from .notices import add as add_notice
 from .notices import give, tell
-from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
+from .request_keys import insert_key, is_newest, known_request
+from .resets import schedule_reset, session_for, touch
 from .resolve import conversation_of, find, lookup, session_of
 from .responses import answered_by, append_draft, holds, insert_response
-from .rows import MICROSECOND, Row, to_json, to_session_spoken_in, to_time, to_turn
+from .rows import Row, to_json, to_session_spoken_in, to_time, to_turn
 from .sessions import (
     check_quotas,
-    continue_conversation,
-    fork_for,
     open_conversation,
     release_orphaned,
-    require_node,
 )
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, end_without_answer
 from .values import LARGEST_LIST, check_limit
 
-RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
 REPEATED = frozenset({TurnStatus.QUEUED, TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED})
 """A request of a turn in such a state is that turn; in any other, it resumes it."""
-ENDS_CALLS = frozenset({*RESETS, EndReason.NEW})
-
-
-def session_for(
-    tx: Transaction,
-    conversation: Conversation,
-    tip: Session,
-    messages: Sequence[NewMessage],
-    node_id: str | None,
-    source: str,
-    shows_from: int | None = None,
-) -> Session:
-    """The session for these messages. A new one is attached to `node_id`, if given; a fresh one shows
-    messages from now on, or from message `shows_from` on. Results of awaited calls belong to the session that
-    called; ToolCallClosed if that one was ended on purpose."""
-    if reset_before(tx, tip, messages):
-        tip = session_of(tx, None, tip.id)
-    if tip.end_reason in ENDS_CALLS and messages and messages[0].answers and shows_from is None:
-        raise ToolCallClosed(messages[0].answers)  # a fresh session does not contain the call
-    late = None if brings_results(tx, tip, messages) else overdue(tx, tip)
-    last_seq = conversation.last_seq if shows_from is None else shows_from - 1
-    opening = opening_after(tip, last_seq, due=late is not None)
-    if opening is None:
-        return tip
-    fresh_by = tip.end_reason if tip.end_reason in RESETS else None
-    if late is not None:
-        announce(tx, tip, late)
-        fresh_by = late.end_reason
-    return continue_conversation(tx, conversation, opening, node_id, source or tip.source, fresh_by=fresh_by)
-
-
-def open_session(
-    tx: Transaction, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
-) -> Session:
-    """The session that the next message goes to: the open tip, or a new one opened after it.
-
-    A new key opens a conversation. A tip orphaned by a node that is gone counts as ended.
-    """
-    require_node(tx, node_id)
-    attached_to = node_id if attached else None
-    found = find(tx, owner, address)
-    if found is None:
-        if (address.id or address.key) and not address.may_create:
-            raise NotFound("conversation", str(address))
-        return open_conversation(tx, owner, address, attached_to, source)
-    release_orphaned(tx, found.conversation.id)
-    conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
-    return session_for(tx, conversation, tip, (), attached_to, source)
 
 
 def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
@@ -137,7 +80,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     """
     if not request.messages and not request.answer_existing and request.resumes_turn is None:
         raise BadInput("a turn needs at least one message")
-    known = _known_request(tx, request)
+    known = known_request(tx, request)
     if isinstance(known, RequestKey):
         request, known = replace(request, request_key=known), None
     if (
@@ -145,7 +88,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         and known.status is TurnStatus.RUNNING
         and release_orphaned(tx, known.conversation_id)
     ):
-        known = _known_request(tx, request)
+        known = known_request(tx, request)
         assert not isinstance(known, RequestKey)
     if known is not None and known.joined is not None:
         known = answered_by(tx, known) or known  # its messages joined that one
@@ -172,7 +115,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
-        return _start(
+        return start(
             tx,
             request,
             session,
@@ -183,12 +126,12 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             may_have_notices=reached.may_have_notices,
         )
     place = reached.place()
-    waits = _waits(tx, place.conversation)
+    waits = waits_for(tx, place.conversation)
     if waits is None and reached.queued and not request.overtakes:
         (first,) = tx.one(Q.first_queued, conversation=place.conversation.id) or (None,)
         waits = TurnWaits(place.conversation.id, "", first)
     if waits is not None:  # looked up again, now that the conversation is locked: the same request may run
-        return begin(tx, request) if isinstance(_known_request(tx, request), Turn) else waits
+        return begin(tx, request) if isinstance(known_request(tx, request), Turn) else waits
     if request.seen is not None and request.seen != reached.seen:
         return TurnOutdated()
     if request.branch is not None:
@@ -199,14 +142,14 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         reached = lookup(tx, request.owner, request.address)
         assert reached is not None
         place = reached.place()
-        if waits := _waits(tx, place.conversation):  # the orphaned turn is covered: it comes first
+        if waits := waits_for(tx, place.conversation):  # the orphaned turn is covered: it comes first
             return waits
     if request.regenerates:
         history = None
     shows_from = _replace(tx, place.conversation, request.regenerates)
-    session = _session_for(tx, request, place.conversation, place.tip, shows_from)
-    session = _spoken_in(tx, request, session)
-    return _start(tx, request, session, place.conversation.token, place.addressed, history)
+    session = session_for_turn(tx, request, place.conversation, place.tip, shows_from)
+    session = spoken_in(tx, request, session)
+    return start(tx, request, session, place.conversation.token, place.addressed, history)
 
 
 def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> TurnBegun:
@@ -214,7 +157,7 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
     node_id, attached = request.node_id, request.attached
     adds = size_of(request.messages)
     session = fork_for(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds=adds)
-    return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
+    return start(tx, request, spoken_in(tx, request, session), 0, None, None)
 
 
 def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
@@ -233,7 +176,7 @@ def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -
     return max(1, first - 1)
 
 
-def _waits(tx: Transaction, conversation: Conversation, resumed: str | None = None) -> TurnWaits | None:
+def waits_for(tx: Transaction, conversation: Conversation, resumed: str | None = None) -> TurnWaits | None:
     """The wait outcome, if a node that is not gone holds this conversation, or if a turn other than `resumed`
     waits in it to be retried."""
     if conversation.holder is None:
@@ -244,59 +187,6 @@ def _waits(tx: Transaction, conversation: Conversation, resumed: str | None = No
     if tx.one(Q.holder_is_gone, id=conversation.id) is not None:
         return None
     return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
-
-
-def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
-    """The turn that this request retries or names; or see `_sent_again`."""
-    if request.resumes_turn is not None:
-        found = tx.one(Q.turn_by_id, id=request.resumes_turn, owner=request.owner)
-        if found is None:
-            raise NotFound("turn", request.resumes_turn)
-        return to_turn(found)
-    key = request.request_key
-    if key is None:
-        return None
-    if not key.may_repeat:
-        return None
-    since = tx.now - OPENER_FOR // MICROSECOND if key.implied and key.opener else 0
-    row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
-    if row is None:
-        return None
-    *columns, fingerprint = row
-    turn = to_turn(columns)
-    if key.implied:
-        return _sent_again(tx, request, key, turn, fingerprint)
-    if not key.is_same_body(fingerprint):
-        raise RequestMismatch(key.key)
-    if not key.names_the_same(fingerprint):
-        # Another name is fine if it resolves to the same conversation; otherwise it is another request.
-        named = lookup(tx, request.owner, request.address)
-        if named is None or named.seen.conversation_id != turn.conversation_id:
-            raise RequestMismatch(key.key)
-    return turn
-
-
-def _sent_again(
-    tx: Transaction, request: TurnRequest, key: RequestKey, turn: Turn, fingerprint: bytes
-) -> Turn | RequestKey | None:
-    """The turn, if a request without a key retries it. A RequestKey: not a retry, because its body belongs to
-    more than one conversation, and is to be stored as shared."""
-    shared = replace(key, shared=True)
-    if not key.opener and fingerprint.endswith(SHARED):
-        return shared
-    if not is_sent_again(key, fingerprint, turn):
-        return None
-    if not is_newest(tx, turn):
-        return None  # a newer turn exists, so an identical body is a new request, not a retry
-    if session_of(tx, request.owner, turn.session_id).end_reason in FRESH_AFTER:
-        return None  # a reset happened since, so this message begins a fresh session
-    if any(other != turn.conversation_id for other in request.matches):
-        return shared  # another conversation has exactly this history: the body may belong to either
-    return turn
-
-
-def is_newest(tx: Transaction, turn: Turn) -> bool:
-    return tx.one(Q.newest_turn, conversation=turn.conversation_id) == (turn.id,)
 
 
 def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
@@ -321,7 +211,7 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     return _write_turn(tx, request, session, lease, None, EMPTY)
 
 
-def _session_for(
+def session_for_turn(
     tx: Transaction,
     request: TurnRequest,
     conversation: Conversation,
@@ -338,7 +228,7 @@ def _session_for(
     return session
 
 
-def _start(
+def start(
     tx: Transaction,
     request: TurnRequest,
     session: Session,
@@ -431,22 +321,7 @@ def _write_turn(
     return TurnBegun(turn, lease, session, addressed, history=history, notices=notices, revision=revision)
 
 
-def insert_key(tx: Transaction, request: TurnRequest) -> None:
-    """Store the key by which a retry of this request is recognised, if it has one."""
-    key = request.request_key
-    if key is not None:
-        tx.run(
-            Q.replace_request if key.implied else Q.insert_request,
-            owner=request.owner,
-            route=key.route,
-            key=key.key,
-            body_hash=key.fingerprint,
-            turn=request.turn_id,
-            now=tx.now,
-        )
-
-
-def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
+def spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
     """The session's state once the turn has begun; a resumed turn (`known`) has stored its messages
     before."""
     return replace(
@@ -511,13 +386,13 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         raise TurnSuperseded(known.id)
     check_step(known.id, known.status, TurnStatus.RUNNING)
     conversation = conversation_of(tx, request.owner, known.conversation_id)
-    waits = _waits(tx, conversation, known.id)
+    waits = waits_for(tx, conversation, known.id)
     if waits is not None:
         return waits
     release_orphaned(tx, conversation.id)
     conversation = conversation_of(tx, request.owner, conversation.id)
     tip = session_of(tx, request.owner, conversation.tip_id)
-    session = _session_for(tx, request, conversation, tip, known.first_seq)
+    session = session_for_turn(tx, request, conversation, tip, known.first_seq)
     for (seq,) in tx.all(
         Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
     ):
@@ -525,7 +400,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     tx.run(Q.touch_revision, id=conversation.id)
     # An attempt of a server is no activity: else each one would put off a reset for longer.
     active_at = session.last_activity_at if request.by_recovery else to_time(tx.now)
-    session = replace(_spoken_in(tx, request, session, known), last_activity_at=active_at)
+    session = replace(spoken_in(tx, request, session, known), last_activity_at=active_at)
     _take_lease(tx, request, known.id, session, conversation.token)
     # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
     by_id = request.resumes_turn is not None and not request.by_recovery
@@ -760,8 +635,8 @@ def _touch(
         id=session_id,
         now=tx.now if is_activity else None,
         model=None,
-        input_tokens=usage.get("input_tokens", usage.get("prompt_tokens", 0)),
-        output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
+        input_tokens=input_tokens(usage),
+        output_tokens=output_tokens(usage),
     )
     if is_activity:
         touch(tx, session_id)

@@ -11,8 +11,9 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from ..errors import HoldfastError, StoreClosed
@@ -52,8 +53,20 @@ class GroupWriter(ABC, Generic[J]):
     def __init__(self) -> None:
         self._queue: deque[J] = deque()
         self._wake = threading.Condition()
+        self._writing = threading.Lock()
+        """Held by the thread while a transaction may be open."""
         self._stopping = False
         self._failure: HoldfastError | None = None
+
+    @contextmanager
+    def paused(self, seconds: float) -> Iterator[None]:
+        """Open no transaction within the block; one that takes longer than `seconds` is not waited for."""
+        held = self._writing.acquire(timeout=seconds)
+        try:
+            yield
+        finally:
+            if held:
+                self._writing.release()
 
     @property
     def failure(self) -> HoldfastError | None:

@@ -39,7 +39,13 @@ from ..values import Figures, Finding, Found
 from . import locks, search
 from .connections import ANSWER_SECONDS, DatabaseAddress, check_arrived, connect, open_connection
 from .db_errors import cannot_open
-from .foresight import foreseen_begin, foreseen_by_id, foreseen_by_key, foreseen_commit
+from .foresight import (
+    foreseen_begin,
+    foreseen_by_id,
+    foreseen_by_key,
+    foreseen_commit,
+    foreseen_with_items,
+)
 from .listen_connection import ListenConnection
 from .locks import AdvisoryNodeLocks
 from .migrations import migrate, newest
@@ -63,7 +69,7 @@ _FORESEEN: Mapping[Callable[..., Any], Callable[..., list[Batch]]] = {
     turns.begin: foreseen_begin,
     turns.commit_reply: foreseen_commit,
     session_messages.append: foreseen_by_id,
-    items.append_with_items: foreseen_by_id,
+    items.append_with_items: foreseen_with_items,
     checkpoints.put: foreseen_by_key,
     checkpoints.put_writes: foreseen_by_key,
 }

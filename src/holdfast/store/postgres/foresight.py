@@ -19,8 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ...domain.conversations import Address
+from ...domain.items import ItemPlace
+from ...domain.session_messages import Named
 from ...domain.turns import Lease, TurnRequest
 from ...errors import HoldfastError
+from ..items import get
 from ..resolve import lookup
 from ..transaction import Q
 from ..turns import begin, commit_reply
@@ -31,6 +34,7 @@ from .transaction import Batch, Changes, Foreseen, PostgresTransaction
 _REQUEST = statement(Q.turn_by_request)
 _RELEASE = statement(Q.release_lease)
 _PLACE = statement(Q.place_by_key)
+_ITEM = statement(Q.item)
 
 Begins = Callable[[Changes, int], PostgresTransaction]
 """Makes a transaction."""
@@ -70,8 +74,9 @@ def foreseen_begin(begins: Begins, now: int, request: TurnRequest) -> list[Batch
     """What the begin of a turn asks before it writes: its request key, then its conversation."""
     if request.resumes_turn is not None or request.branch is not None or request.parent is not None:
         return []
-    known = _first(begin, begins(_Probe(), now), request)
-    place = _first(lookup, begins(_Probe(), now), request.owner, request.address)
+    probe = begins(_Probe(), now)
+    known = _first(begin, probe, request)
+    place = _first(lookup, probe, request.owner, request.address)
     return [*(batch for batch in known if batch[-1][0] is _REQUEST), *place]
 
 
@@ -89,33 +94,54 @@ def foreseen_by_id(
     return _first(lookup, begins(_Probe(), now), owner, Address(id=conversation_id))
 
 
+def foreseen_with_items(
+    begins: Begins,
+    now: int,
+    owner: str,
+    conversation_id: str,
+    node_id: str,
+    messages: Sequence[Named],
+    places: Sequence[ItemPlace],
+    *_: Any,
+) -> list[Batch]:
+    """The same, then the items that are changed with it. They are read after the conversation is locked."""
+    reads = [batch for place in places for batch in _first(get, begins(_Probe(), now), owner, *place)]
+    return [*foreseen_by_id(begins, now, owner, conversation_id), *reads]
+
+
 def foreseen_by_key(begins: Begins, now: int, owner: str, key: str, *_: Any) -> list[Batch]:
     """The same, with this key."""
     return _first(lookup, begins(_Probe(), now), owner, Address(key=key))
 
 
 def keep_independent(groups: Sequence[Foreseen]) -> list[bool]:
-    """Which of these begins can use their answers: request not seen before, conversation found, and neither
-    of them that of another in the group. The others ask again, after those."""
+    """Which of these can use their answers: request not seen before, conversation found, and neither of them,
+    nor an item, that of another in the group. The others ask again, after those."""
     column = _PLACE.conversation
     assert column is not None
     kept: list[bool] = []
     requests: set[tuple[Any, ...]] = set()
     conversations: set[str] = set()
+    items: set[tuple[Any, ...]] = set()
     for foreseen in groups:
         usable, conversation, request = bool(foreseen), None, None
+        own: set[tuple[Any, ...]] = set()
         for batch, answers in foreseen:
             asked, values = batch[-1]
             rows = answers[-1].rows()
             if asked is _REQUEST:
-                request = tuple(values)
+                request = (values["owner"], values["route"], values["key"])
                 usable = usable and not rows and request not in requests
+            elif asked is _ITEM:
+                own.add(tuple(values[name] for name in asked.names))
             elif len(rows) == 1:
                 conversation = rows[0][column]
                 usable = usable and conversation not in conversations
             else:
                 usable = False
+        usable = usable and items.isdisjoint(own)
         if usable:
+            items |= own
             if request is not None:
                 requests.add(request)
             if conversation is not None:

@@ -293,19 +293,8 @@ INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM 
 
 -- ---- headings ---------------------------------------------------------------------------------------------------
 
--- override: headings
-SELECT c.id,
-       (SELECT substr(m.body, 1, 4000) FROM messages m
-        WHERE m.conversation = c.id AND m.seq <= 20 AND m.role = 'user' AND m.deleted_at IS NULL
-        ORDER BY m.seq LIMIT 1),
-       (SELECT substr(m.body, 1, 4000) FROM messages m
-        WHERE m.conversation = c.id AND m.seq <= 20 AND m.role = 'user' AND m.deleted_at IS NULL
-        ORDER BY m.seq LIMIT 1 OFFSET 1),
-       (SELECT substr(m.body, 1, 2000) FROM messages m
-        WHERE m.conversation = c.id AND m.seq > c.last_seq - 20 AND m.role IN ('user', 'assistant')
-          AND m.deleted_at IS NULL AND NOT m.inner AND m.calls IS NULL
-        ORDER BY m.seq DESC LIMIT 1)
-FROM json_array_elements_text(CAST(:ids AS json)) given (id) JOIN conversations c ON c.id = given.id;
+-- override: given_ids
+json_array_elements_text(CAST(:ids AS json)) given (value)
 
 -- ---- checkpoints ------------------------------------------------------------------------------------------------
 

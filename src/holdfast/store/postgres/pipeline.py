@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from .deadlines import cut, handle_of
 from .statements import COMMIT, ROLLBACK, Statement, Values
 
 Asked = tuple[Statement, Values]
+"""A statement and its parameters."""
 Connection = psycopg.Connection[Any]
 
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY)
@@ -101,15 +102,16 @@ class Pipeline:
             self._answer_seconds = usual
 
     def ask(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
-        return self.exchange([(statement, statement.encode(values))])[-1].rows()
+        return self.exchange([(statement, values)])[-1].rows()
 
     def exchange(self, asked: Sequence[Asked]) -> list[StatementResult]:
         """Execute a batch; returns one result for each. The first error stops it and is raised."""
         pg = self._pg
+        encoded = [statement.encode(values) for statement, values in asked]  # all, before any is sent
         sent: list[Statement | None] = []
         """Statements being prepared and, as None, executions; each has its result."""
         try:
-            for statement, values in asked:
+            for (statement, _), values in zip(asked, encoded, strict=True):
                 if statement.name not in self._prepared and statement not in sent:
                     pg.send_prepare(statement.name, statement.text, statement.oids)
                     sent.append(statement)
@@ -143,10 +145,10 @@ class Pipeline:
     def roll_back(self) -> None:
         """Roll back the transaction, if there is one."""
         if not self.lost and self.in_transaction:
-            self.exchange([(ROLLBACK, [])])
+            self.exchange([(ROLLBACK, {})])
 
     def commit(self) -> None:
-        self.exchange([(COMMIT, [])])
+        self.exchange([(COMMIT, {})])
 
     def _results(self) -> list[pq.abc.PGresult]:
         """Send what is queued and collect the results up to the Sync."""
@@ -195,7 +197,3 @@ def _ends_the_connection(error: psycopg.Error) -> bool:
     return (error.sqlstate or "") in ("57P01", "57P02", "57P03", "57P05", "25P03", "25P04") or (
         (error.sqlstate or "").startswith("08")
     )
-
-
-def asked(statement: Statement, values: Mapping[str, Any]) -> Asked:
-    return statement, statement.encode(values)

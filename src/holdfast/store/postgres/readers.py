@@ -68,11 +68,11 @@ class PostgresReaders(Readers[Pipeline]):
     def _once(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
         wire = self._wire()
         changes = Changes(wire)
-        changes.waiting.append((BEGIN_READING, []))  # sent with the first query
+        changes.waiting.append((BEGIN_READING, {}))  # sent with the first query
         try:
             done = work(self._begin(changes), *args, **kwargs)
             if not changes.waiting:
-                wire.exchange([(COMMIT, [])])
+                wire.exchange([(COMMIT, {})])
             return done
         except BaseException:
             if not wire.lost:

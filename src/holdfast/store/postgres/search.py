@@ -36,7 +36,7 @@ from ..search_terms import (
 )
 from ..transaction import Q, Transaction
 from ..values import Found, check_limit
-from .pipeline import Pipeline, asked
+from .pipeline import Pipeline
 from .statements import BEGIN, COMMIT, statement
 
 log = logging.getLogger(__name__)
@@ -132,9 +132,9 @@ class Indexer:
 def _index(wire: Pipeline) -> int:
     waiting = wire.exchange(
         [
-            (BEGIN, []),
-            asked(statement(Q.lazily), {}),
-            asked(statement(Q.take_unindexed), {"limit": BATCH}),
+            (BEGIN, {}),
+            (statement(Q.lazily), {}),
+            (statement(Q.take_unindexed), {"limit": BATCH}),
         ]
     )[-1].rows()
     if not waiting:
@@ -150,7 +150,7 @@ def _index(wire: Pipeline) -> int:
         values = (no, conversation, seq, words is not None, " ".join(sorted(scopes | (words or set()))))
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
-    wire.exchange([asked(statement(Q.insert_indexed), columns), (COMMIT, [])])
+    wire.exchange([(statement(Q.insert_indexed), columns), (COMMIT, {})])
     return len(waiting)
 
 

@@ -25,9 +25,9 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ..rows import Row, to_json
 from ..transaction import NO_RESETS, Q, Transaction
-from .many import Queued, merge
-from .pipeline import NOTHING, Asked, Pipeline, StatementResult, asked
-from .statements import Statement
+from .many import is_as_assumed, merge
+from .pipeline import NOTHING, Asked, Pipeline, StatementResult
+from .statements import Statement, check, check_all
 from .statements import statement as named
 
 Batch = tuple[Asked, ...]
@@ -45,7 +45,7 @@ LARGEST_BATCH = 200
 MANY = 6
 _MESSAGE_COLUMNS = (
     "conversation", "seq", "session", "turn", "role", "status", "calls", "answers", "body", "inner",
-    "own_calls", "extra",
+    "own_calls", "extra", "now",
 )  # fmt: skip
 _MESSAGE_ARRAYS = (
     "conversations", "seqs", "sessions", "turns", "roles", "statuses", "calls", "answers", "bodies", "inners",
@@ -53,8 +53,8 @@ _MESSAGE_ARRAYS = (
 )  # fmt: skip
 _INSERT_MESSAGE = named(Q.insert_message)
 _INSERT_MESSAGES = named(Q.insert_messages)
-_PLAN_FREELY = asked(named(Q.plan_freely), {})
-_TAKE_TIME = asked(named(Q.take_time), {"seconds": f"{WHOLE_SECONDS}s"})
+_PLAN_FREELY: Asked = (named(Q.plan_freely), {})
+_TAKE_TIME: Asked = (named(Q.take_time), {"seconds": f"{WHOLE_SECONDS}s"})
 _INSERT_EVENTS = named(Q.insert_events)
 _EVENT_LOCK = named(Q.event_lock)
 _PLACE_NOTICE = named(Q.place_notice)
@@ -71,16 +71,14 @@ class Changes:
 
     __slots__ = (
         "assumes",
-        "base",
         "conversations",
-        "empty",
         "events",
-        "expected",
         "foreseen",
         "forgotten",
         "held",
         "locked",
         "notices",
+        "own",
         "rows",
         "strict",
         "waiting",
@@ -90,18 +88,14 @@ class Changes:
     def __init__(self, wire: Pipeline, *, strict: bool = False) -> None:
         self.wire = wire
         self.strict = strict
-        self.expected: dict[int, int] = {}
-        """Which of the waiting statements must change rows, and how many."""
-        self.empty: set[int] = set()
-        """Which of the waiting statements were assumed to find nothing."""
         self.assumes = False
         """True: statements that usually find nothing are assumed to, and are sent with the next ones."""
         self.foreseen: Foreseen = deque()
         """Answers for the function that runs now."""
-        self.held: list[Queued] = []
+        self.held: list[list[Asked]] = []
         """Kept back, to be merged: each item is what one function queued."""
-        self.base = 0
-        """Where in `waiting` the function that runs now began to queue, while `held` is in use."""
+        self.own: list[Asked] | None = None
+        """What the function that runs now has queued, if that is to be merged with what others queue."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
         self.forgotten: list[str] = []
@@ -123,44 +117,39 @@ class Changes:
                 self.foreseen.popleft()
                 return found
             self.drop_foreseen()
-        if self.held:
-            own = self._take_from(self.base)
+        if self.own is not None:
+            own, self.own = self.own, []
             self.queue_held()
-            self._queue(own)
-        self.base = 0
-        batch, self.waiting = [*self.waiting, *more], []
-        expected, self.expected = self.expected, {}
-        empty, self.empty = self.empty, set()
-        answers = self.wire.exchange(batch)
-        unmet = any(answers[place].count < least for place, least in expected.items())
-        if unmet or any(answers[place].count for place in empty):
-            raise Unmet
-        return answers[len(batch) - len(more) :]
+            self.waiting += own
+        waiting, self.waiting = self.waiting, []
+        answers = self.wire.exchange([*waiting, *more])
+        for queued, answer in zip(waiting, answers, strict=False):
+            if not is_as_assumed(queued, answer.count):
+                raise Unmet
+        return answers[len(waiting) :]
+
+    def queue(self, statement: Statement, values: Mapping[str, Any]) -> None:
+        """Send this with the next statement whose result is needed."""
+        (self.waiting if self.own is None else self.own).append((statement, values))
+
+    def begin_holding(self) -> None:
+        """Keep back what the functions that run from now on queue, each for itself."""
+        self.own = []
 
     def hold(self) -> None:
         """Keep back what the function that has just run queued, to be merged with what others queue."""
-        self.held.append(self._take_from(self.base))
+        assert self.own is not None
+        self.held.append(self.own)
+        self.own = []
+
+    def end_holding(self) -> None:
+        """Queue what was kept back, merged."""
+        self.own = None
+        self.queue_held()
 
     def queue_held(self) -> None:
-        """Queue what was kept back."""
         held, self.held = self.held, []
-        self._queue(merge(held))
-
-    def _take_from(self, start: int) -> Queued:
-        """Remove what was queued from this place on, and return it."""
-        statements, self.waiting[start:] = self.waiting[start:], []
-        expected = {place - start: least for place, least in self.expected.items() if place >= start}
-        empty = {place - start for place in self.empty if place >= start}
-        for place in expected:
-            del self.expected[place + start]
-        self.empty = {place for place in self.empty if place < start}
-        return Queued(statements, expected, empty)
-
-    def _queue(self, queued: Queued) -> None:
-        start = len(self.waiting)
-        self.waiting += queued.statements
-        self.expected |= {place + start: least for place, least in queued.expected.items()}
-        self.empty |= {place + start for place in queued.empty}
+        self.waiting += merge(held)
 
     def drop_foreseen(self) -> None:
         """Forget answers that the function that runs now did not ask for. Raises Unmet if one of their
@@ -171,22 +160,22 @@ class Changes:
 
     def ending(self) -> list[Asked]:
         """Statements to send right before the COMMIT: last of all notices and events, under their lock."""
-        if self.expected or self.empty:
+        if any(queued.must_change or queued.usually_empty for queued, _ in self.waiting):
             self.carry_out()
         left, self.waiting = self.waiting, []
         if self.events or self.notices or self.forgotten:
-            left.append(asked(_EVENT_LOCK, {}))
+            left.append((_EVENT_LOCK, {}))
         # Under the lock: writers that added events of a conversation before its deletion have committed by
         # now.
-        left += [asked(_FORGET_EVENTS, {"conversation": each}) for each in self.forgotten]
+        left += [(_FORGET_EVENTS, {"conversation": each}) for each in self.forgotten]
         self.forgotten = []
         for notice_id in self.notices:  # one by one: an UPDATE of several numbers them in any order
-            left.append(asked(_PLACE_NOTICE, {"id": notice_id}))
+            left.append((_PLACE_NOTICE, {"id": notice_id}))
         self.notices = []
         if self.events:
             columns = list(zip(*self.events, strict=True))
             names = ("ats", "types", "owners", "conversations", "sessions", "turns", "texts")
-            left.append(asked(_INSERT_EVENTS, dict(zip(names, columns, strict=True))))
+            left.append((_INSERT_EVENTS, dict(zip(names, columns, strict=True))))
             self.events = []
         return left
 
@@ -201,17 +190,18 @@ class Changes:
         self.rows += 1
         if len(rows) < MANY:
             for row in rows:
-                values = dict(zip(_MESSAGE_COLUMNS, row, strict=True))
-                self.waiting.append(asked(_INSERT_MESSAGE, {**values, "now": now}))
+                self.queue(_INSERT_MESSAGE, dict(zip(_MESSAGE_COLUMNS, (*row, now), strict=True)))
             return
         columns = dict(zip(_MESSAGE_ARRAYS, zip(*rows, strict=True), strict=True))
-        self.waiting.append(asked(_INSERT_MESSAGES, {**columns, "now": now}))
+        self.queue(_INSERT_MESSAGES, {**columns, "now": now})
 
 
 def message_row(
     message: NewMessage, conversation: str, seq: int, session: str, turn: str | None
 ) -> tuple[Any, ...]:
-    """A message as parameters of `insert_messages`."""
+    """A message as parameters of `insert_messages`. Raises BadInput if it cannot be stored."""
+    if message.answers is not None or message.extra is not None:
+        check((message.answers, message.extra))
     return (
         conversation,
         seq,
@@ -257,16 +247,15 @@ class PostgresTransaction(Transaction):
     def run(self, statement: str, **values: Any) -> int:
         changes, wanted = self._changes, named(statement)
         if not wanted.needs_count or (wanted.must_change and not changes.strict):
+            check_all(values)
             for key, lock in self._locks(wanted, values):
-                changes.waiting.append(lock)
+                changes.waiting.append(lock)  # before what is kept back
                 changes.locked.add(key)
-            if wanted.must_change:
-                # Its guard was read, and locked, here. If it changes no row after all, the transaction is
-                # rolled back and retried, checking each row count.
-                changes.expected[len(changes.waiting)] = 1
             if statement == Q.insert_notice:
                 changes.notices.append(values["id"])
-            changes.waiting.append(asked(wanted, values))
+            # If it must change a row, its guard was read, and locked, here. If it changes none after all, the
+            # transaction is rolled back and retried, checking each row count.
+            changes.queue(wanted, values)
             changes.rows += 1
             return 1
         if statement == Q.forget_events:
@@ -275,17 +264,17 @@ class PostgresTransaction(Transaction):
         return self._ask(statement, values).count
 
     def _ask(self, name: str, values: Mapping[str, Any]) -> StatementResult:
+        check_all(values)
         known = named(name)
-        wanted = asked(known, values)
+        wanted = (known, values)
         changes = self._changes
         if known.usually_empty and changes.assumes:
-            changes.empty.add(len(changes.waiting))
-            changes.waiting.append(wanted)
+            changes.queue(*wanted)
             return NOTHING
         if known.is_planned_freely:
-            changes.waiting.append(_PLAN_FREELY)
+            changes.queue(*_PLAN_FREELY)
         if known.is_long:
-            changes.waiting.append(_TAKE_TIME)
+            changes.queue(*_TAKE_TIME)
         if not self._writes or not known.locks:
             if known.is_long:
                 with changes.wire.answering_within(WHOLE_SECONDS):
@@ -321,12 +310,12 @@ class PostgresTransaction(Transaction):
 
     def _locks(self, known: Statement, values: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Asked]]:
         """Locks that this statement needs and that are not held yet."""
-        needed = []
+        needed: list[tuple[tuple[Any, ...], Asked]] = []
         for lock, sources in known.locks:
             said = {parameter: values[source] for parameter, source in sources}
             key = (lock, *said.values())
             if key not in self._changes.locked:
-                needed.append((key, asked(named(lock), said)))
+                needed.append((key, (named(lock), said)))
         return needed
 
     def _keys(self, known: Statement, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -338,7 +327,8 @@ class PostgresTransaction(Transaction):
         for values in rows:
             if len(self._changes.waiting) >= LARGEST_BATCH:
                 self._changes.carry_out()
-            self._changes.waiting.append(asked(wanted, values))
+            check_all(values)
+            self._changes.queue(wanted, values)
             self._changes.rows += 1
 
     def joined_bodies(self, conversation: str, first: int, last: int, most: int) -> bytes | None:

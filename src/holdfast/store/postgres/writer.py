@@ -37,7 +37,7 @@ from ..writer import GroupWriter, WriteJob
 from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
 from .foresight import keep_independent
 from .many import are_different, asked_of_many
-from .pipeline import Asked, ConnectionLost, Pipeline, RowsResult, StatementResult, asked
+from .pipeline import Asked, ConnectionLost, Pipeline, RowsResult, StatementResult
 from .statements import BEGIN, COMMIT, Statement, Values, statement
 from .transaction import Batch, Changes, Foreseen, Unmet, message_row
 
@@ -165,7 +165,8 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             for job in group:
                 job.later = False
             try:
-                self._commit(group)
+                with self._writing:
+                    self._commit(group)
             except BaseException as error:  # a bug here must not leave callers waiting forever
                 self.fail(
                     StoreFailed(f"{self._location}: the writer broke ({type(error).__name__}: {error})")
@@ -239,16 +240,16 @@ class PostgresWriter(GroupWriter[PostgresJob]):
         try:
             wire = self._wire = self._connected()
             milliseconds = str(max(1, int(patience * 1000)))
-            begun = wire.exchange([(BEGIN, []), asked(_BEGUN, {"patience": milliseconds})])[-1].rows()
+            begun = wire.exchange([(BEGIN, {}), (_BEGUN, {"patience": milliseconds})])[-1].rows()
             stamp, number, oldest, _ = begun[0]
             if oldest > self._schema:
                 raise StoreUpgraded(oldest, self._schema)
             changes = Changes(wire, strict=strict)
             self._work(group, changes, self._on_time(stamp), foresees)
             if changes.rows:
-                ending = [*changes.ending(), asked(_TELL, {"tag": self._tag}), (COMMIT, [])]
+                ending = [*changes.ending(), (_TELL, {"tag": self._tag}), (COMMIT, {})]
             else:
-                ending = [(COMMIT, [])]
+                ending = [(COMMIT, {})]
             # The COMMIT is sent in the same batch as the statements before it; an error of those ends the
             # batch before it is reached.
             committing = True
@@ -347,12 +348,13 @@ class PostgresWriter(GroupWriter[PostgresJob]):
         self, jobs: list[PostgresJob], answered: list[Foreseen], changes: Changes, now: int
     ) -> None:
         """Run turns of different conversations, whose first answers are known. What they queue is merged."""
-        changes.base, changes.assumes = len(changes.waiting), True
+        changes.assumes = True
+        changes.begin_holding()
         for job, foreseen in zip(jobs, answered, strict=True):
             changes.foreseen = foreseen
             self._run_one(job, changes, now)
             changes.hold()
-        changes.queue_held()
+        changes.end_holding()
         changes.assumes = False
 
     def _append(self, jobs: list[PostgresJob], changes: Changes, now: int) -> None:
@@ -375,7 +377,7 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             "counts": [counts[each] for each in sorted(counts)],
             "sizes": [sizes[each] for each in sorted(counts)],
         }
-        numbered = changes.carry_out(asked(_NUMBER_ALL, wanted))[-1].rows()
+        numbered = changes.carry_out((_NUMBER_ALL, wanted))[-1].rows()
         last: dict[Holding, int] = {}
         for id_, token, node, last_seq in numbered:
             held = (id_, token, node)
@@ -485,9 +487,10 @@ class _Merged:
         self._rows = rows
         columns = list(zip(*rows, strict=True))
         self._at_once = len(rows) > 1 and all(map(_may_merge, statements, columns))
-        # The same order on every node, to avoid deadlocks.
-        keys = statements[-1].keys
-        self._order = sorted(range(len(rows)), key=lambda job: [rows[job][-1][key] or b"" for key in keys])
+        # The same order on every node, to avoid deadlocks: that of the last statement that locks.
+        last = max((place for place, each in enumerate(statements) if each.locks), default=-1)
+        keys = statements[last].keys
+        self._order = sorted(range(len(rows)), key=lambda job: [rows[job][last][key] or "" for key in keys])
 
     def asks(self) -> list[Asked]:
         if not self._at_once:
@@ -504,8 +507,8 @@ class _Merged:
         answers: list[list[StatementResult]] = [[] for _ in self._rows]
         for _ in self._statements:
             found: list[list[tuple[Any, ...]]] = [[] for _ in self._rows]
-            for *columns, number in next(results).rows():
-                found[self._order[number - 1]].append(tuple(columns))
+            for row in next(results).rows():
+                found[self._order[row[-1] - 1]].append(row[:-1])
             for each, rows in zip(answers, found, strict=True):
                 each.append(RowsResult(rows))
         return answers

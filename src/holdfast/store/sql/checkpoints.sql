@@ -1,17 +1,24 @@
--- bigint: bytes, limit, now, ordinal
+-- bigint: limit, now, ordinal
 -- bytea: body
 
 -- fragment: checkpoint_columns
 k.conversation, c.key, k.ns, k.id, k.parent, k.kind, k.metadata, k.body, k.segments
 
--- name: base_is_gone
+-- name: checkpoint_clashes
 -- many: conversation
 -- usually: empty
--- Read under the conversation's lock. A row: the checkpoint whose parts a new one shares is not stored, or has other parts.
+-- Read under the conversation's lock. A row: a new checkpoint shares parts with one that is not stored or has other parts, or
+-- one of its id is stored, or its message.
 SELECT c.id FROM conversations c
-WHERE c.id = :conversation AND NOT EXISTS (
-    SELECT 1 FROM checkpoints k
-    WHERE k.conversation = :conversation AND k.ns = :ns AND k.id = :base AND k.segments = :base_segments);
+WHERE c.id = :conversation AND (
+    (:base::text IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM checkpoints k
+        WHERE k.conversation = c.id AND k.ns = :ns AND k.id = :base AND k.segments = :base_segments))
+    OR EXISTS (SELECT 1 FROM checkpoints k WHERE k.conversation = c.id AND k.ns = :ns AND k.id = :id)
+    OR EXISTS (SELECT 1 FROM message_names n WHERE n.conversation = c.id AND n.name = :name));
+
+-- name: checkpoint_segments_of
+SELECT segments FROM checkpoints WHERE conversation = :conversation AND ns = :ns AND id = :id;
 
 -- name: insert_checkpoint_part
 -- many: conversation
@@ -36,14 +43,6 @@ DELETE FROM checkpoint_parts WHERE conversation = :conversation AND id = :id;
 -- rows: any
 INSERT INTO checkpoint_parts (conversation, id, body)
 SELECT :target, id, body FROM checkpoint_parts WHERE conversation = :conversation ON CONFLICT DO NOTHING;
-
--- name: weigh_checkpoint
--- many: conversation
--- rows: any
--- Before a checkpoint is put: its conversation holds this many bytes more, less those of the one that is replaced.
-UPDATE conversations SET bytes = bytes + :bytes - coalesce(
-    (SELECT length(k.body) FROM checkpoints k WHERE k.conversation = :conversation AND k.ns = :ns AND k.id = :id), 0)
-WHERE id = :conversation;
 
 -- name: put_checkpoint
 -- many: conversation
@@ -71,6 +70,20 @@ INSERT INTO checkpoint_writes (conversation, ns, checkpoint, task, ordinal, chan
 VALUES (:conversation, :ns, :checkpoint, :task, :ordinal, :channel, :path, :kind, :body)
 ON CONFLICT (conversation, ns, checkpoint, task, ordinal) DO UPDATE
 SET channel = excluded.channel, path = excluded.path, kind = excluded.kind, body = excluded.body;
+
+-- name: checkpoint_write_sizes
+-- many: conversation
+-- usually: empty
+-- Read under the conversation's lock. What this task has written before.
+SELECT ordinal, length(body) FROM checkpoint_writes
+WHERE conversation = :conversation AND ns = :ns AND checkpoint = :checkpoint AND task = :task;
+
+-- name: size_of_writes_after
+SELECT coalesce(sum(length(body)), 0)::bigint FROM checkpoint_writes
+WHERE conversation = :conversation AND ns = :ns AND checkpoint = :id;
+
+-- name: checkpoint_writes_size
+SELECT coalesce(sum(length(body)), 0)::bigint FROM checkpoint_writes WHERE conversation = :conversation;
 
 -- name: checkpoint_by_id
 SELECT {checkpoint_columns} FROM checkpoints k JOIN conversations c ON c.id = k.conversation

@@ -23,8 +23,11 @@ SELECT c.id FROM conversations c
 LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM messages GROUP BY conversation) m ON m.conversation = c.id
 LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM checkpoints GROUP BY conversation) k ON k.conversation = c.id
 LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM checkpoint_parts GROUP BY conversation) p ON p.conversation = c.id
+LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM checkpoint_writes GROUP BY conversation) w ON w.conversation = c.id
+LEFT JOIN (SELECT conversation, sum(octet_length(value)) AS held FROM items GROUP BY conversation) i ON i.conversation = c.id
 LEFT JOIN (SELECT conversation, sum(size) AS held FROM attachments GROUP BY conversation) a ON a.conversation = c.id
-WHERE c.bytes <> coalesce(m.held, 0) + coalesce(k.held, 0) + coalesce(p.held, 0) + coalesce(a.held, 0);
+WHERE c.bytes <> coalesce(m.held, 0) + coalesce(k.held, 0) + coalesce(p.held, 0)
+    + coalesce(w.held, 0) + coalesce(i.held, 0) + coalesce(a.held, 0);
 
 -- name: tips_are_newest
 -- scans: whole tables

@@ -79,19 +79,32 @@ SELECT bytes FROM conversations WHERE id = :id;
 SELECT count(*) FROM sessions WHERE owner = :owner AND ordinal = 1;
 
 -- name: owner_bytes
-SELECT coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
+-- Of an owner's conversations, and of its items that belong to none.
+SELECT (coalesce(sum(c.bytes), 0) + (
+    SELECT coalesce(sum(octet_length(i.value)), 0) FROM items i WHERE i.owner = :owner AND i.conversation IS NULL))::bigint
+FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.owner = :owner AND s.ordinal = 1;
 
 -- name: usage
 -- scans: whole tables
 -- Stored bytes per owner, the most first. Scans all conversations: for an operator.
-SELECT owner, count(*), coalesce(sum(bytes), 0)::bigint AS held FROM conversations
-GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
+SELECT c.owner, count(*), (coalesce(sum(c.bytes), 0) + coalesce(max(i.held), 0))::bigint AS held FROM conversations c
+LEFT JOIN (SELECT owner, sum(octet_length(value)) AS held FROM items WHERE conversation IS NULL GROUP BY owner) i
+    ON i.owner = c.owner
+GROUP BY c.owner ORDER BY held DESC, c.owner LIMIT :limit;
 
 -- name: usage_of_owner
 -- The same for one owner, by the index of its first sessions.
-SELECT s.owner, count(*), coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
+SELECT s.owner, count(*), (coalesce(sum(c.bytes), 0) + (
+    SELECT coalesce(sum(octet_length(i.value)), 0) FROM items i WHERE i.owner = :owner AND i.conversation IS NULL))::bigint
+FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
+
+-- name: grow
+-- many: id
+-- rows: any
+-- It holds this many bytes more.
+UPDATE conversations SET bytes = bytes + :bytes WHERE id = :id;
 
 -- name: free_bytes
 -- rows: any
@@ -103,6 +116,8 @@ UPDATE conversations SET bytes = (
     SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) + (
     SELECT coalesce(sum(length(k.body)), 0) FROM checkpoints k WHERE k.conversation = conversations.id) + (
     SELECT coalesce(sum(length(p.body)), 0) FROM checkpoint_parts p WHERE p.conversation = conversations.id) + (
+    SELECT coalesce(sum(length(w.body)), 0) FROM checkpoint_writes w WHERE w.conversation = conversations.id) + (
+    SELECT coalesce(sum(octet_length(i.value)), 0) FROM items i WHERE i.conversation = conversations.id) + (
     SELECT coalesce(sum(a.size), 0) FROM attachments a WHERE a.conversation = conversations.id) WHERE id = :id;
 
 -- name: set_metadata

@@ -1,6 +1,7 @@
 -- bigint: expires_at, limit, now, ttl
 
 -- name: put_item
+-- many: owner, space, namespace, name
 -- rows: any
 -- The time of its creation stays.
 INSERT INTO items (owner, space, namespace, name, conversation, value, created_at, updated_at, ttl, expires_at)
@@ -10,9 +11,15 @@ SET value = excluded.value, updated_at = excluded.updated_at, ttl = excluded.ttl
     conversation = excluded.conversation;
 
 -- name: item
-SELECT namespace, name, value, created_at, updated_at FROM items
+-- many: owner, space, namespace, name
+SELECT namespace, name, value, created_at, updated_at, conversation FROM items
 WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name
   AND (expires_at IS NULL OR expires_at > :now);
+
+-- name: item_size
+-- Its bytes and its conversation, though it may have expired.
+SELECT octet_length(value), conversation FROM items
+WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name;
 
 -- name: refresh_item
 -- rows: any
@@ -26,7 +33,7 @@ DELETE FROM items WHERE owner = :owner AND space = :space AND namespace = :names
 
 -- name: items_between
 -- All items of a range of namespaces, the last changed first.
-SELECT namespace, name, value, created_at, updated_at FROM items
+SELECT namespace, name, value, created_at, updated_at, conversation FROM items
 WHERE owner = :owner AND space = :space AND namespace >= :from_namespace AND namespace < :to_namespace
   AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY updated_at DESC, namespace, name;
@@ -36,4 +43,4 @@ SELECT DISTINCT namespace FROM items
 WHERE owner = :owner AND space = :space AND (expires_at IS NULL OR expires_at > :now) ORDER BY namespace;
 
 -- name: expired_items
-SELECT owner, space, namespace, name FROM items WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit;
+SELECT owner, space, namespace, name, conversation, octet_length(value) FROM items WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit;

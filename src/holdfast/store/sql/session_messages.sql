@@ -1,18 +1,23 @@
 -- bigint: first, last, limit, now, seq
 
--- name: context_forward
--- The messages of a span that are in the context, tool messages of the server included.
-SELECT {message_columns} FROM messages m
+-- fragment: in_context
+FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq LIMIT :limit;
+
+-- name: context_forward
+-- The messages of a span that are in the context, tool messages of the server included.
+SELECT {message_columns} {in_context} ORDER BY m.seq LIMIT :limit;
 
 -- name: context_backward
 -- The same, the newest first.
-SELECT {message_columns} FROM messages m
-WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
-  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq DESC LIMIT :limit;
+SELECT {message_columns} {in_context} ORDER BY m.seq DESC LIMIT :limit;
+
+-- name: context_bodies_forward
+SELECT m.body, m.extra {in_context} ORDER BY m.seq LIMIT :limit;
+
+-- name: context_bodies_backward
+SELECT m.body, m.extra {in_context} ORDER BY m.seq DESC LIMIT :limit;
 
 -- name: exclude_range
 -- rows: any

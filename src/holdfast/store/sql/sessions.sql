@@ -1,5 +1,5 @@
 -- bigint: at, first_seq, fresh_since, input_tokens, last_activity_at, limit, looked_at, next_due_at, now, ordinal
--- bigint: output_tokens, recheck_at, since, soon
+-- bigint: output_tokens, since
 -- boolean: attached, ended, newest
 
 -- fragment: session_columns
@@ -89,13 +89,6 @@ WHERE c.id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
 SELECT {session_columns} FROM {session_tables}
 WHERE s.conversation = :conversation AND (:owner::text IS NULL OR s.owner = :owner) ORDER BY s.ordinal;
 
--- name: forks_of_conversation
--- The first sessions of conversations that were forked from one of this one's sessions.
-SELECT {session_columns} FROM {session_tables}
-WHERE s.ordinal = 1 AND (:owner::text IS NULL OR s.owner = :owner) AND s.conversation IN (
-    SELECT id FROM conversations WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation))
-ORDER BY s.opened_at, s.id;
-
 -- fragment: session_filter
 AND (:ended::boolean IS NULL OR (s.ended_at IS NOT NULL) = :ended) AND (:source::text IS NULL OR s.source = :source)
 AND (:key::text IS NULL OR c.key = :key) AND (NOT :newest OR c.tip IS NOT DISTINCT FROM s.id)
@@ -142,14 +135,6 @@ ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ended_at >= :since AND (:owner::text IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
 
--- name: resets_waiting
--- Sessions due by the policies of this stamp, deferred or not, the longest due first. Every deferred one is checked
--- again by `soon`, so the index scan ends there.
-SELECT {session_columns} FROM {session_tables}
-WHERE s.ended_at IS NULL AND s.next_due_at IS NOT NULL AND s.dated_by = :stamp
-  AND coalesce(s.recheck_at, s.next_due_at) <= :soon AND s.next_due_at <= :now AND (:owner::text IS NULL OR +s.owner = :owner)
-ORDER BY coalesce(s.recheck_at, s.next_due_at) LIMIT :limit;
-
 -- name: insert_session
 -- rows: any
 -- The unique index allows one open session per conversation.
@@ -157,33 +142,6 @@ INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, at
                       last_activity_at, next_due_at, dated_by, fresh_by, fresh_since, first_seq, view, model)
 VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached, :node, :now,
         :last_activity_at, :next_due_at, :dated_by, :fresh_by, :fresh_since, :first_seq, :view, :model);
-
--- name: date_session
--- rows: any
--- Sets when it is due, by the policies of this stamp. Clears its deferral.
-UPDATE sessions SET next_due_at = :next_due_at, dated_by = :stamp, recheck_at = NULL, deferral = NULL
-WHERE id = :id AND ended_at IS NULL;
-
--- name: defer_session
--- rows: any
-UPDATE sessions SET recheck_at = :recheck_at, deferral = :deferral WHERE id = :id AND ended_at IS NULL;
-
--- name: deferral
-SELECT deferral FROM sessions WHERE id = :id;
-
--- name: due_sessions
--- Sessions due now by the policies of this stamp, the longest due first. Cost depends on what is due, not on what is
--- stored.
-SELECT id FROM sessions
-WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND dated_by = :stamp AND coalesce(recheck_at, next_due_at) <= :now
-ORDER BY coalesce(recheck_at, next_due_at) LIMIT :limit;
-
--- name: dated_by_others
--- Open sessions scheduled under other policies: three short index scans.
-SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by IS NULL LIMIT :limit)
-UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by < :stamp LIMIT :limit)
-UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by > :stamp LIMIT :limit)
-LIMIT :limit;
 
 -- name: end_session
 -- Only an open session ends, and only once.

@@ -45,11 +45,14 @@ def prepare_directory(directory: Path) -> None:
 
 
 def log_size(database: Path) -> int:
-    """Size of the write-ahead log. Read from the directory: only SQLite may open the file."""
+    """Size of the write-ahead log. Read from the directory: only SQLite may open the file. Raises
+    StoreUnusable if the directory cannot be read."""
     try:
         return os.stat(f"{database}-wal").st_size
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise StoreUnusable(f"cannot open {database}: {error.strerror}") from error
 
 
 class Inodes:

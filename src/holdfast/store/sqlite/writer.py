@@ -156,7 +156,8 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
         group = self._group = self._next_group()
         if group:
             try:
-                self._commit(group)
+                with self._writing:
+                    self._commit(group)
             except BaseException as error:  # a bug must not leave callers waiting forever
                 self._break(error)
                 for job in group:
@@ -165,7 +166,8 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
             self._group = []
         elif self._stopping:
             return False
-        self._checkpoint()
+        with self._writing:
+            self._checkpoint()
         return True
 
     def _next_group(self) -> list[SQLiteJob]:
