@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -58,17 +59,21 @@ class ClientName(Value, frozen=True):
     """False: a request with `store: false` is not kept in spite of its name."""
 
 
-def client_name(headers: Headers, names: Sequence[str], cache_key: object = None) -> ClientName | None:
+def client_name(headers: Headers, names: tuple[str, ...], cache_key: object = None) -> ClientName | None:
     """The name that the request carries: the first of `names` that is present; None: none is."""
-    for header in names:
+    sent = headers.names
+    for header in _lowered(names):
         if header == CACHE_KEY:
             if isinstance(cache_key, str) and cache_key:
                 return ClientName(cache_key, overrides_store=False)
-            continue
-        name = headers.once(header.lower())
-        if name:
-            return _with_parent(headers, header.lower(), name)
+        elif header in sent and (name := headers.once(header)):
+            return _with_parent(headers, header, name)
     return None
+
+
+@lru_cache(8)  # the setting is the same for every request
+def _lowered(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in names)
 
 
 def _with_parent(headers: Headers, header: str, name: str) -> ClientName:

@@ -13,9 +13,11 @@ All limits are in `limits.py`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import string
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
+from urllib.parse import quote
 
 import httptools
 import msgspec
@@ -80,16 +82,43 @@ def cycle_of(receive: Receive) -> RequestResponseCycle | None:
     return cycle if isinstance(cycle, RequestResponseCycle) else None
 
 
-def write_whole(cycle: RequestResponseCycle, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+def in_ascii(headers: dict[str, str]) -> dict[str, str]:
+    """These headers with values of printable ASCII; other characters are percent-encoded, as in a URL."""
+    if _is_plain("".join(headers.values())):
+        return headers
+    return {
+        name: value if _is_plain(value) else quote(value, safe=string.printable.strip())
+        for name, value in headers.items()
+    }
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def take_body(cycle: RequestResponseCycle) -> bytes | None:
+    """The body of a request that has all arrived, as `cycle.receive` would return it. None: it has not, or
+    that would do more."""
+    if cycle.more_body or not cycle.message_event.is_set() or cycle.flow.read_paused:
+        return None
+    if cycle.waiting_for_100_continue or cycle.disconnected or cycle.response_complete:
+        return None
+    cycle.message_event.clear()
+    body, cycle.body = bytes(cycle.body), bytearray()
+    return body
+
+
+def write_whole(cycle: RequestResponseCycle, headers: Mapping[str, str], body: bytes) -> bool:
     """Answer a POST with 200 in one write, where `cycle.send` needs two and checks each header: ours are
     valid, and none concerns the connection. False: nothing was written, because that is not possible now."""
     if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
         return False
-    lines = [b"%b: %b\r\n" % pair for pair in (*cycle.default_headers, *headers)]
-    close = b"" if cycle.keep_alive else b"connection: close\r\n"
-    length = b"content-length: %d\r\n\r\n" % len(body)
+    defaults = [b"%b: %b\r\n" % pair for pair in cycle.default_headers]
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    close = "" if cycle.keep_alive else "connection: close\r\n"
+    head = f"{lines}{close}content-length: {len(body)}\r\n\r\n".encode()
     cycle.response_started, cycle.waiting_for_100_continue = True, False
-    cycle.transport.write(b"".join((STATUS_LINE[200], *lines, close, length, body)))
+    cycle.transport.write(b"".join((STATUS_LINE[200], *defaults, head, body)))
     cycle.response_complete = True
     cycle.message_event.set()
     if not cycle.keep_alive:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ class Headers:
     """Headers by their lower-case names. Values that identify something must be UTF-8 (`once`); any other is
     decoded as UTF-8, else as Latin-1 (`get`)."""
 
-    __slots__ = ("_found", "_repeated")
+    __slots__ = ("_found", "_repeated", "names")
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._found: dict[str, bytes] = {}
@@ -34,6 +34,8 @@ class Headers:
                 self._repeated.append(name)
             else:
                 self._found[name] = value
+        self.names: Set[str] = self._found.keys()
+        """The names of all headers that were sent."""
 
     def get(self, name: str, default: str = "") -> str:
         """The first header of this name; `default` if it is absent or empty."""
@@ -150,16 +152,16 @@ class Gate:
             self._any_host or name in self._hosts or (self._any_address and _is_address(name))
         )
 
-    def headers_for(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+    def headers_for(self, headers: Headers) -> dict[str, str]:
         """The CORS response headers if the request's Origin is allowed; else none."""
         origin = headers.get("origin")
         if not origin or not (self._any_origin or origin in self._origins):
-            return []
-        return [
-            (b"access-control-allow-origin", b"*" if self._any_origin else origin.encode("latin-1")),
-            (b"access-control-expose-headers", b"*"),
-            (b"vary", b"origin"),
-        ]
+            return {}
+        return {
+            "access-control-allow-origin": "*" if self._any_origin else origin,
+            "access-control-expose-headers": "*",
+            "vary": "origin",
+        }
 
     def enter(self) -> None:
         """Count one more request; the caller must `leave`. Raises HttpError 503 at the limit."""

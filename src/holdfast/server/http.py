@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import string
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
@@ -30,7 +29,7 @@ from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, St
 from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
 from .access_log import AccessLog
-from .connections import cycle_of, write_whole
+from .connections import cycle_of, in_ascii, take_body, write_whole
 from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, LARGE_BODY, PIECE, KeyLimits
@@ -45,7 +44,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
-_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -135,6 +133,10 @@ class RequestContext:
     """Bytes of the response's body so far."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """Headers to add to the response, whatever it is."""
+    _cycle: RequestResponseCycle | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cycle = cycle_of(self.receive)
 
     @property
     def known_caller(self) -> Caller | None:
@@ -215,9 +217,13 @@ class RequestContext:
         declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
-        cycle = cycle_of(self.receive)
-        if cycle is not None and not cycle.more_body and cycle.message_event.is_set():  # it has all arrived
-            return await self._read_body(limit)
+        cycle = self._cycle
+        whole = take_body(cycle) if cycle is not None else None
+        if whole is not None:
+            if len(whole) > limit:
+                raise _too_large(limit)
+            self.hold_bytes(len(whole))
+            return whole
         whole = b""
         with BodyDeadline(BODY_SECONDS if seconds is None else seconds) as deadline:
             whole = await self._read_body(limit)
@@ -329,7 +335,7 @@ class RequestContext:
     def is_open(self) -> bool:
         """True: the client is still connected and its response not sent yet. Does not wait. Call it only
         after the body was read."""
-        cycle = cycle_of(self.receive)
+        cycle = self._cycle
         if cycle is not None:
             return not (cycle.disconnected or cycle.response_complete)
         looking = self.receive().__await__()
@@ -344,33 +350,34 @@ class RequestContext:
         if self.started:  # a stream that was announced before its turn began
             return
         self.started, self.status = True, status
-        listed = self._listed(headers)
+        listed = [(name.encode(), value.encode()) for name, value in self._complete(headers).items()]
         if length is not None:
             listed.append((b"content-length", b"%d" % length))
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
 
     async def respond(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Send a whole response with status 200. True: its last byte was written to an open connection."""
-        cycle = cycle_of(self.receive)
+        cycle = self._cycle
         is_plain = cycle is not None and cycle.scope["method"] == "POST" and len(body) <= PIECE
-        if cycle is not None and is_plain and write_whole(cycle, self._listed(headers), body):
+        if cycle is not None and is_plain and write_whole(cycle, self._complete(headers), body):
             self.started, self.status = True, 200
             self.sent_bytes += len(body)
             return True
         await self.start(200, headers, len(body))
         return await self.finish(body)
 
-    def _listed(self, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-        """These headers of a response, and those that every response has."""
-        given = {**headers, **self.reply_headers} if self.reply_headers else headers
-        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
-        listed.append((b"x-request-id", self.id.encode()))
+    def _complete(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """These headers of a response, and those that every response has; all values are printable ASCII."""
+        found = {
+            "x-content-type-options": "nosniff",
+            **headers,
+            **self.reply_headers,
+            "x-request-id": self.id,
+            **self.services.gate.headers_for(self.headers),
+        }
         if self.is_anthropic:
-            listed.append((b"request-id", self.id.encode()))
-        if "x-content-type-options" not in headers:
-            listed.append(_NO_SNIFFING)
-        listed.extend(self.services.gate.headers_for(self.headers))
-        return listed
+            found["request-id"] = self.id
+        return in_ascii(found)
 
     async def send(self, message: dict[str, Any]) -> None:
         self.sent_bytes += len(message.get("body", b""))
@@ -511,13 +518,6 @@ def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInput("the body must be a JSON object")
     return value
-
-
-def _header_value(text: str) -> bytes:
-    """A header's value in ASCII; other characters are percent-encoded, as in a URL."""
-    if text.isascii() and text.isprintable():
-        return text.encode()
-    return quote(text, safe=string.printable.strip()).encode()
 
 
 def _token(headers: Headers) -> str:

@@ -1,8 +1,8 @@
 """The newest log lines of this process, in memory, for `/api/logs` and the page that shows them.
 
 Lines are those of stderr: no message text, no command line, no secret. They are lost when the process ends;
-whoever needs more keeps stderr. Lines of the access log have a buffer of their own, so that many requests do
-not push a warning out.
+keep stderr to have more. Lines of the access log have a buffer of their own, so that many requests do not
+push a warning out.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ class LogLine:
     exception: str | None = None
     """The traceback, if there is one."""
 
+    @property
+    def text(self) -> str:
+        """All of it that can be searched."""
+        return f"{self.level} {self.logger}: {self.message}\n{self.exception or ''}"
+
 
 class LogBuffer(logging.Handler):
     """Keeps the newest MOST_LINES records; thread-safe."""
@@ -51,12 +56,15 @@ class LogBuffer(logging.Handler):
         except Exception:  # a record that cannot be formatted must not fail what was logged
             self.handleError(record)
 
-    def newest(self, level: str, requests: Iterable[AccessLine] = (), *, limit: int = 200) -> list[LogLine]:
-        """The newest lines of at least this level, with those of `requests`, newest first."""
-        least = logging.getLevelNamesMapping()[level.upper()]
+    def newest(
+        self, level: str, requests: Iterable[AccessLine] = (), *, containing: str = "", limit: int = 200
+    ) -> list[LogLine]:
+        """The newest lines of at least this level that contain this text, with those of `requests`, newest
+        first. Upper and lower case are the same."""
+        least, wanted = logging.getLevelNamesMapping()[level.upper()], containing.lower()
         lines = [line for line in list(self._lines) if _number(line) >= least]
         both = merge(lines, [each.line() for each in requests], key=lambda line: line.at)
-        return list(both)[-limit:][::-1]
+        return [line for line in both if not wanted or wanted in line.text.lower()][-limit:][::-1]
 
 
 def _line_of(record: logging.LogRecord) -> LogLine:

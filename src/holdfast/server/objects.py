@@ -27,6 +27,7 @@ from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.side_requests import SideRequest
 from ..domain.turns import Turn, TurnStatus
+from ..domain.usage import input_tokens, output_tokens
 from ..domain.views import Part, Summary
 from ..domain.why import Why
 from .log_buffer import LogLine
@@ -220,8 +221,8 @@ def usage(value: Mapping[str, Any] | None) -> UsageObject | None:
     if not value or not any(name in value for name in TOKEN_NAMES):
         return None
     return UsageObject(
-        input_tokens=value.get("input_tokens", value.get("prompt_tokens", 0)),
-        output_tokens=value.get("output_tokens", value.get("completion_tokens", 0)),
+        input_tokens=input_tokens(value),
+        output_tokens=output_tokens(value),
     )
 
 

@@ -4,6 +4,8 @@ A request counts when it asks for an answer of the model: a turn, a retry of one
 stored. It is refused once a window's requests or tokens are used up. Tokens count when an answer is committed
 or ends, as the model reports them: answers that run at the same time may together exceed the limit, and none
 is cut short. Summaries and flushes count for no key. A key without limits costs nothing here.
+
+Apart from `limits.py`, which `http.py` imports.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from ..domain.api_keys import ApiKey
-from ..domain.turns import tokens_in, usable_usage
+from ..domain.usage import tokens_in, usable_usage
 from ..errors import RateLimited
 from ..models.base import Chunk
 from .http import RequestContext

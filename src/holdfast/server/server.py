@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -51,7 +52,6 @@ from .admin import (
     search,
     session_actions,
     sessions,
-    side_requests,
     turns,
 )
 from .admin import health as nodes
@@ -83,7 +83,6 @@ ROUTES: tuple[Route, ...] = (
     *session_actions.ROUTES,
     *turns.ROUTES,
     *queue.ROUTES,
-    *side_requests.ROUTES,
     *processes.ROUTES,
     *activity.ROUTES,
     *events.ROUTES,
@@ -253,9 +252,13 @@ def bound(host: str, port: int) -> socket.socket:
         listening.bind(address)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise BadSetting(
-            f"cannot listen on {host} port {port}: {why}; change [server] host and port (--host, --port)"
-        ) from None
+        advice = "change [server] host and port (--host, --port)"
+        if error.errno == errno.EADDRINUSE:
+            advice = (
+                "if that is a holdfast server, use it (`holdfast nodes` lists this store's) or stop it; "
+                "otherwise choose another port with --port"
+            )
+        raise BadSetting(f"cannot listen on {host} port {port}: {why}; {advice}") from None
     listening.setblocking(False)
     return listening
 

@@ -6,8 +6,7 @@ If the conversation changed after the match (optimistic lock), the match is repe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,8 +51,7 @@ async def start_turn(
     if services.draining.is_set():
         raise HttpError(503, "the server is stopping; retry in a moment", "draining", headers=LATER)
     await count_request(call)
-    with counted(call, order.request.turn_id) as count:
-        return count(await _begun(call, order, place, naming))
+    return await counted(call, order.request.turn_id, lambda: _begun(call, order, place, naming))
 
 
 async def _begun(
@@ -211,26 +209,25 @@ async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> No
 Outcome = TypeVar("Outcome", bound=RunningTurn | TurnRepeated | TurnOutdated)
 
 
-@contextmanager
-def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], Outcome]]:
+async def counted(call: RequestContext, turn_id: str, start: Callable[[], Awaitable[Outcome]]) -> Outcome:
     """Count a turn of the request's API key: while it waits to start, and until the turn that it started or
     joined has ended. Raises HttpError 429 if the key has too many."""
     turns, key_id = call.services.limits.turns, call.caller.key_id
     turns.begin(key_id, turn_id)
-
-    def count(outcome: Outcome) -> Outcome:
-        turns.end(key_id, turn_id)
-        if isinstance(outcome, RunningTurn) and outcome.task is not None and outcome.outcome is None:
-            runs = outcome.turn.id  # its own, or one that it joined or resumed
-            turns.begin(key_id, runs)
-            outcome.task.add_done_callback(lambda _: turns.end(key_id, runs))
-        return outcome
-
     try:
-        yield count
+        outcome = await start()
     except BaseException:
         turns.end(key_id, turn_id)
         raise
+    if not isinstance(outcome, RunningTurn) or outcome.task is None or outcome.outcome is not None:
+        turns.end(key_id, turn_id)
+        return outcome
+    runs = outcome.turn.id
+    if runs != turn_id:  # one that it joined or resumed
+        turns.end(key_id, turn_id)
+        turns.begin(key_id, runs)
+    outcome.when_ended(lambda: turns.end(key_id, runs))
+    return outcome
 
 
 async def _asked_before(

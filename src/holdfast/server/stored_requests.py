@@ -1,4 +1,7 @@
-"""What is stored of a request to ask the model again, on any node: see `domain/recovery.py`."""
+"""What is stored of a request to ask the model again, on any node: see `domain/recovery.py`.
+
+Apart from `rebuild.py`, which reads it back and imports the routes that call this.
+"""
 
 from __future__ import annotations
 

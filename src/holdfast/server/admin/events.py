@@ -8,7 +8,7 @@ nor the events of other owners make one read long. They never hold message text.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -98,17 +98,19 @@ class EventStream:
 
     async def _next(self, call: RequestContext, version: int) -> None:
         """Wait for a commit, for the server to drain, or LOOK_SECONDS; then PAUSE_SECONDS."""
-        waits = (
-            asyncio.ensure_future(call.hf.changed(version, LOOK_SECONDS)),
-            asyncio.ensure_future(call.services.draining.wait()),
-        )
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of(call.hf.changed(version, LOOK_SECONDS), call.services.draining.wait())
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def first_of(*awaited: Awaitable[object]) -> None:
+    """Wait until one of these has ended, and cancel the others."""
+    waits = [asyncio.ensure_future(each) for each in awaited]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 def framed(event: Event) -> bytes:

@@ -26,6 +26,7 @@ from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
 from ..schemas import LiveObject
 from ..streams import HEADERS, LOOK_SECONDS, Listener
+from .events import first_of
 
 PAGE = 200
 PAUSE_SECONDS = 0.1
@@ -120,18 +121,8 @@ class LiveStream:
     async def _next(self, call: RequestContext, version: int) -> None:
         """Wait for a commit, for more of a turn that runs here, or for the server to drain."""
         running = call.services.runner.running.get(self.turn_id) if self.turn_id else None
-        waits = [
-            asyncio.ensure_future(call.hf.changed(version, LOOK_SECONDS)),
-            asyncio.ensure_future(call.services.draining.wait()),
-        ]
-        if running is not None:
-            waits.append(asyncio.ensure_future(running.wait_for_events(len(running.events), LOOK_SECONDS)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        more = (running.wait_for_events(len(running.events), LOOK_SECONDS),) if running is not None else ()
+        await first_of(call.hf.changed(version, LOOK_SECONDS), call.services.draining.wait(), *more)
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -27,7 +27,7 @@ async def logs(call: RequestContext) -> JsonResponse:
         raise BadParameter("level", f"must be one of {', '.join(LEVELS)}, not {level!r:.40}")
     limit = call.query_number("limit", USUAL_LINES, 1, MOST_LINES)
     requests = services.access_log.newest() if flag(call, "requests") and level in ("debug", "info") else ()
-    found = services.log_buffer.newest(level, requests, limit=limit)
+    found = services.log_buffer.newest(level, requests, containing=call.query("q") or "", limit=limit)
     return JsonResponse(objects.listed([objects.log_line(each) for each in found]))
 
 
@@ -40,6 +40,7 @@ ROUTES = (
         parameters=(
             Parameter("level", "Only lines of at least this level.", LEVEL),
             Parameter("requests", "Also the lines of the access log.", FLAG),
+            Parameter("q", "Only lines that contain this text, such as a request id."),
             Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=MOST_LINES)]),
         ),
         answer=ListObject[LogLineObject],

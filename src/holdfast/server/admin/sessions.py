@@ -1,4 +1,5 @@
-"""`GET /api/sessions…`: sessions, their messages, turns and lineage. Reading never opens a session.
+"""`GET /api/sessions…`: sessions, their messages, turns, side requests and lineage. Reading never
+opens a session.
 
 A session id names exactly that session, stale or not. A conversation id, a session key or an alias names the
 newest session of the conversation.
@@ -27,6 +28,7 @@ from ..schemas import (
     ListObject,
     MessageObject,
     SessionObject,
+    SideRequestObject,
     TurnObject,
     WhyObject,
 )
@@ -179,6 +181,21 @@ async def lineage(call: RequestContext) -> JsonResponse:
     return JsonResponse(objects.lineage(line, await call.hf.states_of(line), await call.hf.flushes_of(line)))
 
 
+async def side_requests(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    session = await call.hf.session_named(owner, call.path("id"))
+    if owner != call.owner:
+        await note_reading(call, owner, session)
+    page = await call.hf.side_requests(
+        owner,
+        session.conversation_id,
+        after=call.query("after") or None,
+        limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
+    )
+    data = [objects.side_request(each, session.conversation_id) for each in page.items]
+    return JsonResponse(objects.listed(data, has_more=page.has_more))
+
+
 ROUTES = (
     Route(
         "GET",
@@ -239,5 +256,13 @@ ROUTES = (
         "Explain whether and when this session is reset, by which rule, and what defers it.",
         parameters=(OWNER,),
         answer=WhyObject,
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}/side-requests",
+        side_requests,
+        "List a conversation's side requests (titles, topics, a program's own compaction), oldest first.",
+        parameters=(*paging(), OWNER),
+        answer=ListObject[SideRequestObject],
     ),
 )

@@ -67,8 +67,7 @@ async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutd
     else:
         order = await _order(call, known)
     await count_request(call)
-    with counted(call, order.request.turn_id) as count:
-        return count(await call.services.runner.begin(order, wait_seconds))
+    return await counted(call, order.request.turn_id, lambda: call.services.runner.begin(order, wait_seconds))
 
 
 async def _order(call: RequestContext, known: Turn) -> TurnSpec:

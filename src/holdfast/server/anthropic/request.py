@@ -72,7 +72,6 @@ class MessagesRequest:
     shows_thinking: bool = False
     """True: the client asked for thinking, so it gets `thinking` blocks."""
     stop_sequences: tuple[str, ...] = ()
-    has_tools: bool = False
 
 
 def parse(
@@ -99,7 +98,6 @@ def parse(
         store=flag(body, "store", True),
         shows_thinking=_shows_thinking(body),
         stop_sequences=stops,
-        has_tools=bool(list_of(body, "tools")),
     )
 
 

@@ -101,8 +101,8 @@ def call_done(item: Mapping[str, Any], index: int) -> Event:
     return {"type": f"{name}.done", "item_id": item["id"], "output_index": index, field: item[field]}
 
 
-def whole_item(item: Mapping[str, Any], index: int) -> tuple[list[Event], list[Event]]:
-    """The events of a stored item: those that add and fill it, and those that finish it."""
+def whole_item(item: Mapping[str, Any], index: int) -> list[Event]:
+    """The events of a stored item: those that add and fill it, then those that finish it."""
     said, done = [item_added(item, index)], []
     if item["type"] in CALLS:
         text = item[CALLS[item["type"]][1]]
@@ -117,7 +117,7 @@ def whole_item(item: Mapping[str, Any], index: int) -> tuple[list[Event], list[E
                     said.append(part_delta(item["id"], index, at, part["type"], text, part.get("logprobs")))
             done.extend(part_done(item["id"], index, at, part))
     done.append(item_done(item, index))
-    return said, done
+    return said + done
 
 
 LAST = {
@@ -133,14 +133,8 @@ def terminal_event(response: Mapping[str, Any], number: int) -> Event:
     return {"type": LAST[response["status"]], "response": response, "sequence_number": number}
 
 
-def replay(response: Mapping[str, Any], *, last: int | None = None, first: int = 0) -> list[Event]:
-    """A finished response as a complete stream, for a client whose original events were not kept.
-
-    The content is numbered from `first` on. The events that finish the last item, and the terminal event, are
-    numbered so that the terminal event has number `last` (if there is room). So a client that resumes with
-    `starting_after` gets at least the complete last item and the response, and earlier content only if it had
-    not received that.
-    """
+def replay(response: Mapping[str, Any]) -> list[Event]:
+    """A finished response as a complete stream, for a client whose original events were not kept."""
     begun = {
         **{name: value for name, value in response.items() if name != "holdfast"},
         "status": "in_progress",
@@ -153,20 +147,12 @@ def replay(response: Mapping[str, Any], *, last: int | None = None, first: int =
     events: list[Event] = [
         {"type": f"response.{name}", "response": begun} for name in ("created", "in_progress")
     ]
-    closing: list[Event] = []
     for index, item in enumerate(response["output"]):
-        events += closing
-        said, closing = whole_item(item, index)
-        events += said
-    closing.append({"type": LAST[response["status"]], "response": response})
-    for number, event in enumerate(events, first):
+        events += whole_item(item, index)
+    events.append({"type": LAST[response["status"]], "response": response})
+    for number, event in enumerate(events):
         event["sequence_number"] = number
-    begins = first + len(events)
-    if last is not None:
-        begins = max(begins, last - len(closing) + 1)
-    for number, event in enumerate(closing, begins):
-        event["sequence_number"] = number
-    return events + closing
+    return events
 
 
 ITEM_OF = {
@@ -211,10 +197,9 @@ class ResponseEvents:
         types = ("response.created", "response.in_progress")
         events = [{"type": name, "response": response} for name in types]
         for item in self._first_items:
-            said, done = whole_item(item, self._places)
+            events += whole_item(item, self._places)
             self._places += 1
             self._earlier.append(item)
-            events += [*said, *done]
         return self._numbered(events)
 
     def begin_again(self, unfinished: list[Event]) -> list[Event]:
@@ -275,15 +260,6 @@ class ResponseEvents:
         )
         events.append({"type": LAST[state.status], "response": response})
         return self._numbered(events)
-
-    def begin_encoded(self) -> list[tuple[int, bytes]]:
-        return encoded(self.begin())
-
-    def add_encoded(self, chunk: Chunk) -> list[tuple[int, bytes]]:
-        return encoded(self.add(chunk))
-
-    def end_encoded(self, state: ResponseState, **facts: Any) -> list[tuple[int, bytes]]:
-        return encoded(self.end(state, **facts))
 
     @property
     def next_number(self) -> int:
@@ -377,9 +353,8 @@ class ResponseEvents:
         for item in items:
             if item["id"] not in self._reply.places:
                 self._reply.places[item["id"]] = self._places
-                said, done = whole_item(item, self._places)
+                events += whole_item(item, self._places)
                 self._places += 1
-                events += [*said, *done]
             elif item != self._reply.done.get(item["id"]):
                 events.append(item_done(item, self._reply.places[item["id"]]))  # it has changed since
 

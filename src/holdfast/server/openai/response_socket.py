@@ -42,7 +42,7 @@ PER_MESSAGE = ("x-codex-turn-metadata", "x-codex-window-id", "x-codex-parent-thr
 """Headers that Codex sends, over a socket, in the message's `client_metadata`."""
 NOT_OF_HTTP = ("type", "stream", "stream_options", "generate", "stream_id")
 
-RESTARTS, POLICY, TOO_LARGE, NORMAL = 1012, 1008, 1009, 1000
+RESTARTS, POLICY, NORMAL = 1012, 1008, 1000
 
 _encode = msgspec.json.Encoder().encode
 

@@ -25,7 +25,8 @@ from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import is_short, message_id, new_id
 from ...domain.messages import instruction, new_message
 from ...domain.recovery import Origin
-from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnStatus
+from ...domain.responses import Response
+from ...domain.turns import NewResponse, TurnBegun, TurnRepeated, TurnStatus
 from ...domain.value import Value
 from ...errors import BadInput, BadMessage, NotFound, TurnStopped
 from ...models.base import Chunk, ModelRequest

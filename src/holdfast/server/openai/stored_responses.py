@@ -14,7 +14,8 @@ import msgspec
 from ...domain import turns
 from ...domain.ids import message_id
 from ...domain.messages import Message, MessageStatus
-from ...domain.turns import Delivery, Draft, Response, Turn, TurnStatus
+from ...domain.responses import Response
+from ...domain.turns import Delivery, Draft, Turn, TurnStatus
 from ...domain.value import Value
 from ...errors import NotFound
 from ..conversation_ref import about
