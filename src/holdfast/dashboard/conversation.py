@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from ..app import Holdfast
-from ..domain.events import EVENT_MEANINGS, EventType
 from ..domain.ids import new_id
 from ..domain.messages import Message, MessageStatus, NewMessage, text_of
 from ..domain.pages import PAGE_BYTES
@@ -32,14 +30,15 @@ from ..server.queued import QueuedStream
 from ..server.streams import HEADERS as STREAM_HEADERS
 from ..server.streams import Listener, TurnStream, framed
 from .actions import acts_for
-from .charts import MOST_DRAWN, MOST_SHOWN, picture_of, summary_in, waterfall_of
+from .charts import summary_in, waterfall_of
+from .lineage import drawn
 from .pages import HEADERS, go, html, own_page
 from .request import PageRequest
+from .timeline import queued_in, timeline
 
 CHAT = ("POST", "/v1/chat/completions")
 SHOWN = 60
 MOST_TURNS = 100
-MOST_HAPPENED = 40
 MOST_REPLACED = 200
 MOST_FILES = 100
 LOOK_SECONDS = 0.5
@@ -51,7 +50,7 @@ PICTURE = "picture-"
 _UNDONE = (TurnStatus.INTERRUPTED, TurnStatus.FAILED)
 
 
-# --- messages and timeline -----------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +155,6 @@ def shown(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
-    at: datetime
-    what: str
-    data: Mapping[str, Any]
-
-    @property
-    def meaning(self) -> str:
-        """What its type means, in plain words; empty for a type of a newer version."""
-        known = EVENT_MEANINGS.get(EventType(self.what)) if self.what in set(EventType) else None
-        return (known or "").partition("; data:")[0]
-
-
-def timeline(history: Sequence[Mapping[str, Any]]) -> list[Happened]:
-    """A session's events, newest first."""
-    found = [Happened(datetime.fromisoformat(each["at"]), each["type"], each["data"]) for each in history]
-    return sorted(found, key=lambda each: each.at, reverse=True)[:MOST_HAPPENED]
-
-
 async def conversation(visit: PageRequest) -> HttpResponse:
     hf, name = visit.hf, {"id": visit.path("id")}
     inner = visit.inner("GET", names=name)
@@ -213,6 +193,7 @@ async def conversation(visit: PageRequest) -> HttpResponse:
         tip=tip,
         messages=shown(messages, turns, line, left),
         again=can_answer_again(turns, tip),
+        answered_by=session["model"] or next((turn.model for turn in turns if turn.model), None),
         earlier=messages[0].seq if page.has_more and messages else None,
         later=before is not None,
         running=tip.running_turn,
@@ -222,14 +203,13 @@ async def conversation(visit: PageRequest) -> HttpResponse:
         processes=processes["data"],
         files=files,
         queue=[(each, [text_in(message) for message in each.messages]) for each in queue],
-        picture=picture_of(
-            line,
-            forks,
-            await hf.states_of([*line, *forks]),
-            found.id,
-            MOST_DRAWN if visit.query("lineage") == "all" else MOST_SHOWN,
+        picture=await drawn(visit, line, forks, found.id),
+        waterfall=waterfall_of(
+            [turn for turn in turns if turn.session_id == found.id],
+            messages,
+            visit.now,
+            queued=queued_in(why["history"]),
         ),
-        waterfall=waterfall_of([turn for turn in turns if turn.session_id == found.id], messages, visit.now),
         happened=timeline(why["history"]),
         models=models,
         acts=acts_for(visit, session),

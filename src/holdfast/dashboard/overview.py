@@ -10,9 +10,10 @@ from .conversation import model_health
 from .memories import counted
 from .pages import html
 from .request import PageRequest
-from .usage import RANGES, owners_for, range_figures, range_of, stored
+from .usage import RANGES, owners_for, range_figures, range_of, statistics, stored
 
 MOST_ALIVE = 25
+MOST_LISTED = 100
 MOST_EXPLAINED = 6
 
 
@@ -32,6 +33,9 @@ async def overview(visit: PageRequest) -> HttpResponse:
     team = await range_figures(visit, None, range_of(visit)) if owners else figures
     # What is open and does nothing is on the page of sessions.
     busy = [each for each in activity["data"] if each["doing"] or each["processes"]]
+    open_sessions = len(activity["data"])
+    if open_sessions >= MOST_LISTED:  # idle ones are listed up to a number
+        open_sessions = max(open_sessions, (await statistics(visit)).open)
     explained = await asyncio.gather(
         *(
             visit.ask(
@@ -48,7 +52,7 @@ async def overview(visit: PageRequest) -> HttpResponse:
         "overview.html",
         alive=busy[:MOST_ALIVE],
         more_alive=len(busy) - MOST_ALIVE,
-        idle=len(activity["data"]) - len(busy),
+        idle=open_sessions - len(busy),
         ended=activity["ended"][:MOST_ALIVE],
         running_turns=activity["running_turns"],
         figures=figures,

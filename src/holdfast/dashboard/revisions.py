@@ -74,8 +74,8 @@ async def answer_again(visit: PageRequest) -> HttpResponse:
         check=call.check_key,
     )
     await count_request(call)
-    with counted(call, request.turn_id) as count:
-        count(await visit.services.runner.begin(order, visit.services.settings.server.busy_wait_seconds))
+    wait_seconds = visit.services.settings.server.busy_wait_seconds
+    await counted(call, request.turn_id, lambda: visit.services.runner.begin(order, wait_seconds))
     return go(visit.link(f"/sessions/{tip.id}") + "#end")
 
 

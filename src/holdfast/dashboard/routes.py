@@ -20,6 +20,7 @@ from . import (
     conversation,
     demo,
     keys,
+    lineage,
     login,
     logs,
     memories,
@@ -28,6 +29,7 @@ from . import (
     processes,
     revisions,
     sessions,
+    timeline,
     usage,
 )
 from .browser_sessions import LinkBook, Logins
@@ -77,6 +79,8 @@ PAGES: tuple[PageRoute, ...] = (
     ),
     PageRoute("GET", "/sessions/{id}/export/{kind}", revisions.export, "A file: `json` or `md`."),
     PageRoute("GET", "/sessions/{id}/summary", conversation.summary, "A summary and what it replaced."),
+    PageRoute("GET", "/sessions/{id}/lineage", lineage.lineage, "All of its sessions, and its forks."),
+    PageRoute("GET", "/sessions/{id}/timeline", timeline.timeline_page, "The steps of each turn."),
     PageRoute(
         "GET",
         "/sessions/{id}/{act}",

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from ..domain.api_keys import check_admin
-from ..domain.pages import Found
+from ..domain.headings import NO_SUMS, ConversationSums
+from ..domain.pages import MOST_SORTED, Found, SessionFilter, SessionSort
 from ..domain.sessions import SessionState
+from ..errors import BadInput
+from ..server import objects
 from ..server.http import HttpResponse
-from ..server.owners import note_reading, owner_of
+from ..server.owners import note_reading, owner_of, owners_of, shows_owner
 from .pages import go, html
 from .request import PageRequest
 from .usage import owners_for, statistics
@@ -23,12 +29,6 @@ MOST_FOUND = 300
 """How many of the best hits of a search are filtered and counted."""
 MOST_MARKED = 20
 EVERYBODY = "*"
-SORTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "name": lambda each: (each["title"] or each["key"] or each["id"]).lower(),
-    "messages": lambda each: -each["message_count"],
-    "tokens": lambda each: -(each["usage"]["input_tokens"] + each["usage"]["output_tokens"]),
-}
-"""How the rows of a page may be sorted; otherwise the most recently active come first."""
 PERIODS = {
     "24h": timedelta(hours=24),
     "7d": timedelta(days=7),
@@ -40,18 +40,17 @@ ROLES = ("user", "assistant", "tool", "system")
 
 
 async def sessions(visit: PageRequest) -> HttpResponse:
-    """One row for each conversation: its newest session; with `all=1` one for each session."""
+    """One row for each conversation, with its newest session; with `all=1` one for each session. The rows
+    that a filter leaves are counted, and sorted, among the MOST_SORTED most recently active."""
     asked = {name: visit.query(name) for name in ("state", "source", "key", "q", "after")}
-    every, sort = visit.query("all") == "1", visit.query("sort")
-    query = {**asked, "limit": PAGE, "newest": "0" if every else "1"}
-    page, counts, owners = await asyncio.gather(
-        visit.ask("GET", "/api/sessions", query=query), statistics(visit), owners_for(visit)
-    )
-    if sort in SORTS:
-        last = page["last_id"]  # the next page follows the last in order of activity
-        page = {**page, "data": sorted(page["data"], key=SORTS[sort]), "last_id": last}
+    every = visit.query("all") == "1"
+    sort = SessionSort(visit.query("sort")) if visit.query("sort") in set(SessionSort) else None
     filters = {name: asked[name] for name in ("q", "state", "source", "key")}
-    sources = {*counts.sources, *(each["source"] for each in page["data"]), asked["source"]} - {""}
+    rows = _page if not any(filters.values()) and sort is None else _sorted_page
+    page, counts, owners = await asyncio.gather(
+        rows(visit, asked, every, sort), statistics(visit), owners_for(visit)
+    )
+    sources = {*counts.sources, *(each["source"] for each in page.rows), asked["source"]} - {""}
     return html(
         visit,
         "sessions.html",
@@ -61,12 +60,91 @@ async def sessions(visit: PageRequest) -> HttpResponse:
         filtered=any(filters.values()),
         kept={**filters, "all": "1" if every else None},
         every=every,
-        sort=sort if sort in SORTS else "",
+        sort=sort.value if sort else "",
         states=list(SessionState),
         sources=sorted(sources),
         counts=counts,
         owners=owners,
+        most_sorted=MOST_SORTED,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """Rows of a list, as objects of the API, and the way to the pages beside it."""
+
+    rows: Sequence[Mapping[str, Any]]
+    earlier: Mapping[str, Any] | None = None
+    """Query parameters of the page before this one; None: it is the first."""
+    later: Mapping[str, Any] | None = None
+    matching: int | None = None
+    """How many rows all pages have; None: they were not counted."""
+    more: bool = False
+    """True: there are more than were counted."""
+    first: int = 1
+    """The number of the first row."""
+
+
+async def _page(visit: PageRequest, asked: Mapping[str, str], every: bool, _: object) -> ListPage:
+    """A page of all rows, the most recently active first, as the API lists them."""
+    query = {"after": asked["after"], "limit": PAGE, "newest": "0" if every else "1"}
+    page = await visit.ask("GET", "/api/sessions", query=query)
+    rows = page["data"]
+    if not every:
+        sums = await visit.hf.sums_of_conversations([each["conversation_id"] for each in rows])
+        rows = [_with_sums(each, sums.get(each["conversation_id"], NO_SUMS)) for each in rows]
+    return ListPage(
+        rows,
+        earlier={} if asked["after"] else None,
+        later={"after": page["last_id"]} if page["has_more"] else None,
+    )
+
+
+async def _sorted_page(
+    visit: PageRequest, asked: Mapping[str, str], every: bool, sort: SessionSort | None
+) -> ListPage:
+    """A page of the rows that the filters leave, in this order."""
+    inner = visit.inner("GET")
+    if asked["state"] and asked["state"] not in set(SessionState):
+        raise BadInput(f"state must be one of {', '.join(SessionState)}, not {asked['state']!r:.40}")
+    wanted = SessionFilter(
+        owners_of(inner),
+        source=asked["source"] or None,
+        key=asked["key"] or None,
+        title=asked["q"] or None,
+        newest=not every,
+    )
+    state = SessionState(asked["state"]) if asked["state"] else None
+    skip = visit.call.query_number("skip", 0)
+    found = await visit.hf.session_rows(
+        wanted, state, sort=sort, reader=visit.caller.owner, skip=skip, limit=PAGE
+    )
+    shown = []
+    for row in found.rows:
+        value = objects.session(row.session, row.state, with_owner=shows_owner(inner), heading=row.heading)
+        fields = msgspec.to_builtins(value)
+        shown.append(fields if every else _with_sums(fields, row.sums))
+    kept = {"sort": sort.value if sort else None}
+    return ListPage(
+        shown,
+        earlier={**kept, "skip": max(0, skip - PAGE) or None} if skip else None,
+        later={**kept, "skip": skip + PAGE} if found.number > skip + PAGE else None,
+        matching=found.number,
+        more=found.has_more,
+        first=skip + 1,
+    )
+
+
+def _with_sums(session: Mapping[str, Any], sums: ConversationSums) -> Mapping[str, Any]:
+    """A session's object with the figures of its whole conversation."""
+    usage = {"input_tokens": sums.input_tokens, "output_tokens": sums.output_tokens}
+    return {
+        **session,
+        "message_count": sums.messages,
+        "usage": usage,
+        "sessions": sums.sessions,
+        "model": sums.model or session["model"],
+    }
 
 
 # --- search --------------------------------------------------------------------------------------------
@@ -76,25 +154,31 @@ async def search(visit: PageRequest) -> HttpResponse:
     asked = {name: visit.query(name) for name in ("q", "role", "source", "period")}
     if visit.owner_named == EVERYBODY:  # messages are read one owner at a time
         return go(visit.link("/search", **{**asked, "owner": None}))
-    found = await _found(visit, asked) if asked["q"] else []
+    found, is_all = await _found(visit, asked) if asked["q"] else ([], True)
+    skip = visit.call.query_number("skip", 0)
+    shown = found[skip : skip + PAGE]
     return html(
         visit,
         "search.html",
         asked=asked,
-        found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in found[:PAGE]],
+        found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in shown],
         number=len(found),
-        most=MOST_FOUND,
+        is_all=is_all,
+        first=skip + 1,
+        earlier=max(0, skip - PAGE) if skip else None,
+        later=skip + PAGE if len(found) > skip + PAGE else None,
         roles=ROLES,
         periods=PERIODS,
         sources=sorted((await statistics(visit)).sources),
     )
 
 
-async def _found(visit: PageRequest, asked: Mapping[str, str]) -> list[Found]:
-    """The best hits that the filters leave, in the order of the search."""
+async def _found(visit: PageRequest, asked: Mapping[str, str]) -> tuple[list[Found], bool]:
+    """The best hits that the filters leave, in the order of the search, and whether these are all."""
     inner = visit.inner("GET")
     owner = owner_of(inner)
     found = await visit.hf.search_messages(owner, asked["q"], limit=MOST_FOUND)
+    is_all = len(found) < MOST_FOUND
     await note_reading(inner, owner, None)
     if asked["role"]:
         found = [each for each in found if each.message.role == asked["role"]]
@@ -104,7 +188,7 @@ async def _found(visit: PageRequest, asked: Mapping[str, str]) -> list[Found]:
         ids = sorted({each.message.session_id for each in found})
         sources = {id_: (await visit.hf.find_session(owner, id_)).source for id_ in ids}
         found = [each for each in found if sources[each.message.session_id] == asked["source"]]
-    return found
+    return found, is_all
 
 
 def whole_words(snippet: str) -> str:

@@ -75,6 +75,7 @@
       if (old) patch(old, fresh);
     }
     tick();
+    markWords();
     body.dataset.live = page.body.dataset.live || "";
     if (atEnd) toEnd();
     follow();
@@ -94,7 +95,8 @@
     if (again) { again = false; soon(); }
   }
   let timer = 0;
-  function soon(wait = 150) { if (!timer) timer = setTimeout(() => { timer = 0; refresh(); }, wait); }
+  const paused = () => document.querySelector("[data-updates]")?.checked === false;
+  function soon(wait = 150) { if (!timer && !paused()) timer = setTimeout(() => { timer = 0; refresh(); }, wait); }
 
   // --- what happens ----------------------------------------------------------------------------
   let events = null;
@@ -117,8 +119,9 @@
     if (document.hidden) { events?.close(); events = null; } else { listen(); refresh(); }
   });
   if (document.querySelector("[data-part]")) listen();
-  // Heartbeats create no event; a conversation changes only when something happens in it.
-  if (!body.dataset.watch && document.querySelector("[data-part]")) setInterval(() => { if (!document.hidden) soon(); }, 15000);
+  // Heartbeats and log lines create no event; a conversation changes only when something happens in it.
+  const every = Number(document.querySelector("[data-every]")?.dataset.every) || 15000;
+  if (!body.dataset.watch && document.querySelector("[data-part]")) setInterval(() => { if (!document.hidden) soon(); }, every);
 
   // --- a reply that grows, a log that grows ----------------------------------------------------
   function inTalk() {
@@ -291,6 +294,28 @@
     event.preventDefault();
     attach(form, [...event.clipboardData.files]);
   });
+
+  // --- words that were searched for -----------------------------------------------------------
+  // Marked without a change of the page: each at the beginning of a word, as the search finds them.
+  const sought = new URLSearchParams(location.search).get("find");
+  function markWords() {
+    const talk = document.querySelector("[data-mark], .messages"), wish = talk?.dataset.mark ?? sought;
+    const words = (wish?.match(/[\p{L}\p{N}_]+/gu) || []).slice(0, 20);
+    CSS.highlights?.delete("found");
+    if (!words.length || !CSS.highlights) return;
+    const wanted = new RegExp(`(?<![\\p{L}\\p{N}_])(?:${words.join("|")})`, "giu"), ranges = [];
+    const texts = document.createTreeWalker(talk, NodeFilter.SHOW_TEXT);
+    for (let text = texts.nextNode(); text; text = texts.nextNode()) {
+      for (const hit of text.data.matchAll(wanted)) {
+        const range = new Range();
+        range.setStart(text, hit.index);
+        range.setEnd(text, hit.index + hit[0].length);
+        ranges.push(range);
+      }
+    }
+    CSS.highlights.set("found", new Highlight(...ranges));
+  }
+  markWords();
 
   // --- copying ---------------------------------------------------------------------------------
   body.classList.add("scripted");
