@@ -19,7 +19,8 @@ from ..domain.conversations import Address
 from ..domain.ids import DEFAULT_OWNER, is_ours
 from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import NewMessage
-from ..domain.session_messages import InContext, Named
+from ..domain.session_messages import ContextBody, InContext, Named
+from ..domain.views import Summary
 from ..errors import BadInput, ConversationBusy, NodeReaped, NotFound
 from ..runtime.shutdown import finished
 from ..session import LiveSession
@@ -158,6 +159,11 @@ class FrameworkConversation:
         """What is in its context; None if it does not exist."""
         hf = self._bridge.hf
         return await hf.store.in_context(hf.owner, self.address, limit=limit)
+
+    async def read_bodies(self, limit: int | None = None) -> list[ContextBody | Summary] | None:
+        """The same, as bodies and extra data alone."""
+        hf = self._bridge.hf
+        return await hf.store.bodies_in_context(hf.owner, self.address, limit=limit)
 
     @property
     def is_open(self) -> bool:

@@ -35,7 +35,11 @@ def carrying(field: str, item: Any, body: Mapping[str, Any]) -> NewMessage:
 
 def carried(field: str, message: Message) -> Any | None:
     """The item that this message carries under `field`; None if it was written by another client."""
-    data = message.carried()
+    return carried_in(field, message.carried())
+
+
+def carried_in(field: str, data: Mapping[str, Any]) -> Any | None:
+    """The same from the extra data of a message."""
     if field in data:
         return data[field]
     text = data.get(f"{field}_json")

@@ -10,9 +10,10 @@ session: their changes are serialised.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import msgspec
 from agents.items import TResponseInputItem
 from agents.memory import SessionSettings
 from agents.memory.session import OpenAIResponsesCompactionArgs, _CompactionSnapshot
@@ -20,11 +21,11 @@ from agents.memory.session_settings import coerce_session_settings
 
 from ..domain.contexts import summary_body
 from ..domain.messages import ROLES, Message, NewMessage, decode_object, new_message
-from ..domain.session_messages import InContext, Named
+from ..domain.session_messages import ContextBody, InContext, Named
 from ..domain.views import Summary
 from ..errors import BadMessage, Conflict, NotCompacted
 from .bridge import Bridge, FrameworkConversation, Node
-from .carried import carried, carrying, text_of
+from .carried import carried, carried_in, carrying, text_of
 
 SOURCE = "openai-agents"
 ITEM = "openai_item"
@@ -63,10 +64,14 @@ class HoldfastSession:
             limit = self.session_settings.limit
         if limit is not None and limit < 0:
             limit = None
-        context = await self._run(lambda: self._conversation.read(limit), single=True)
-        if context is None:
+        parts = await self._run(lambda: self._conversation.read_bodies(limit), single=True)
+        if not parts:
             return []
-        items = [item for part in context.parts for item in items_of(part)]
+        try:
+            items = decoded(parts)
+        except RecursionError:  # a body that is nested too deeply is replaced by a note, which takes longer
+            context = await self._run(lambda: self._conversation.read(limit), single=True)
+            items = [item for part in context.parts for item in items_of(part)] if context else []
         return cast(list[TResponseInputItem], items if limit is None else items[max(len(items) - limit, 0) :])
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
@@ -208,6 +213,28 @@ def items_of(part: Message | Summary) -> list[Item]:
         return [decode_object(summary_body(part.text))]
     item = carried(ITEM, part)
     return [item] if item is not None else _items_of_chat(part.content())
+
+
+def decoded(parts: Sequence[ContextBody | Summary]) -> list[Item]:
+    """The items of a context: as `items_of` of each part, with one decoding for all of them."""
+    pieces = [
+        summary_body(part.text)
+        if isinstance(part, Summary)
+        else part.body
+        if part.extra is None
+        else part.extra.encode()
+        for part in parts
+    ]
+    items: list[Item] = []
+    for part, found in zip(parts, msgspec.json.decode(b"[%b]" % b",".join(pieces)), strict=True):
+        if isinstance(part, ContextBody) and part.extra is not None:
+            item = carried_in(ITEM, found)
+            items += [item] if item is not None else _items_of_chat(decode_object(part.body))
+        elif len(found) == 2 and type(found.get("content")) is str:
+            items.append(found)  # a role and a text: the item itself
+        else:
+            items += _items_of_chat(found)
+    return items
 
 
 def _items_of_chat(message: Mapping[str, Any]) -> list[Item]:

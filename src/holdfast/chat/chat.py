@@ -155,7 +155,7 @@ class Chat:
             return
         named = session.key or session.title or session.id
         trouble = await _trouble_of(state.model)
-        say(Styled(one_line(named), "bold"), Styled(f"  {state.model.description}", "dim"))
+        say(Styled(one_line(named), "bold"), Styled(f"  {state.model.description}", "dim"), fits=True)
         if trouble:
             state.say(Styled(sentences(f"The model does not answer now: {trouble}"), "yellow"))
         said = await state.node.visible(state.owner, state.conversation_id, limit=LOOK_BACK)
@@ -213,4 +213,4 @@ def _show(message: Message) -> None:
     if len(words) > LONGEST_SHOWN:
         words = [*words[:LONGEST_SHOWN], "…"]
     cut = Styled("  — interrupted", "yellow") if message.status is MessageStatus.INTERRUPTED else Styled("")
-    say(Styled(f"{message.role}: ", ROLE_STYLES.get(message.role, "bold")), "\n".join(words), cut)
+    say(Styled(f"{message.role}: ", ROLE_STYLES.get(message.role, "bold")), "\n".join(words), cut, fits=True)

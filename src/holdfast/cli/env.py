@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 
 from ..errors import BadSetting
-from ..local_server import local_address
+from ..local_server import is_listening, local_address
 from ..settings import Settings, home, is_variable
 from .context import AsJson, CommandContext, command, program
 from .format import on_terminal, print_json, remark, write
 from .groups import app
 
+LOOK_SECONDS = 2.0
 EVERY_ADDRESS = {"0.0.0.0", "::", "[::]", "*"}
 
 
@@ -33,6 +35,11 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     async with invocation.making(quiet=True) as opened:
         token = await opened.hf.ensure_local_key()
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
+    if await _is_anothers(base_url, token):
+        remark(
+            f"The server at {base_url} does not accept this key: it belongs to another home or store, not to "
+            f"{home()}. Stop it, or start yours on another port: `{program()} serve --port P`"
+        )
     if as_json:
         print_json(variables)
         return
@@ -42,6 +49,26 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
         write(f"export {name}={shlex.quote(value)}\n")
     if on_terminal():
         remark(f'To set them in this shell: eval "$({program()} env)"')
+
+
+async def _is_anothers(base_url: str, token: str) -> bool:
+    """True if a server that this home has not started listens there, and refuses the key."""
+    if local_address(home()) is not None or not is_listening(base_url):
+        return False
+    from ..errors import ModelError
+    from ..models.upstream import Upstream
+
+    server = Upstream(base_url, token, "", LOOK_SECONDS, backoff=(), longest_wait=0, is_own_server=True)
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            await server.models()
+    except ModelError as error:
+        return error.status == 401
+    except TimeoutError:
+        return False
+    finally:
+        await server.close()
+    return False
 
 
 def _holds_upstreams_key(settings: Settings) -> bool:

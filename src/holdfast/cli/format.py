@@ -158,13 +158,17 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def say(*parts: Cell, fits: bool = False) -> None:
+def say(*parts: Cell, fits: bool = False, indent: int = 0) -> None:
     """Print a line on stdout. `fits`: on a terminal it is wrapped between words, so it cannot be copied as
-    one line."""
-    if on_terminal():
+    one line. `indent`: the same, with each line moved to the right."""
+    if on_terminal() and indent:
+        from rich.padding import Padding
+
+        console().print(Padding(_text(parts), (0, 0, 0, indent), expand=False))
+    elif on_terminal():
         console().print(_text(parts), soft_wrap=not fits)
     else:
-        write("".join(_plain(part) for part in parts) + "\n")
+        write(" " * indent + "".join(_plain(part) for part in parts) + "\n")
 
 
 def note(sentence: str) -> None:

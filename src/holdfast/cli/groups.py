@@ -65,6 +65,14 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if self.name == "holdfast" and args[0] not in self.commands:
+            groups = [group for group, names in COMMANDS.items() if group != "holdfast" and args[0] in names]
+            if 0 < len(groups) <= 3:
+                meant = " or ".join(f"`holdfast {group} {args[0]}`" for group in groups)
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {meant}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         lines = COMMANDS[self.name or ""]
         limit = formatter.width - 6 - max(map(len, lines))

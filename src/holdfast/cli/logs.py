@@ -3,7 +3,7 @@
 No line holds message text, a command line or a secret: only ids, numbers and reasons are logged. One record
 is one line of printable text. Control characters and line breaks in foreign text (keys, names, upstream
 errors) are escaped, so they can neither forge a line nor control a terminal. Only a traceback has several
-lines, each escaped by itself.
+lines, each escaped by itself. Imported when a command logs: most do not.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +84,7 @@ async def run(
     if source is None:
         source = "" if resume or (key and ":" in key) else "cli"
     invocation.start_logging("error")  # what a warning of a failed turn says is in its error
+    logging.getLogger("holdfast.models.choose").setLevel(logging.WARNING)  # that another model answers
     with Interrupts() as interrupts:
         return await _Run(invocation, interrupts).turn(words, key, resume, source)
 

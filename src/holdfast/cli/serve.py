@@ -33,7 +33,7 @@ NO_SHARED_MODEL = (
     "the local model runs inside the server, and each worker would load it again; set [server] workers = 1 "
     "(--workers 1), or give the model a server of its own, such as Ollama, and name it with --model URL"
 )
-KEPT_BY_NAME = "names  a request that names its session is kept, also if it says store: false ([clients])"
+KEPT_BY_NAME = "keeps  every request with a session id or key, even with `store: false` ([clients])"
 
 
 @command(app, "serve", fast_loop=True, hides=("owner",))
@@ -157,6 +157,15 @@ async def answer(
         async def announce(listening: Listening) -> None:
             note(listening)
             if worker is not None and not worker.is_first_start:
+                return
+            if settings.log.format == "json" and not on_terminal():  # one parser reads all that is printed
+                log.info(
+                    "serving %s; %s; %s; store %s",
+                    listening.url,
+                    answers.description,
+                    tokens,
+                    listening.location,
+                )
                 return
             await say_hello(listening, settings, answers, tokens)
             if settings.clients.names and settings.clients.store_false == "keep":

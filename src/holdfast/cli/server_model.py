@@ -125,7 +125,7 @@ class ServerModel:
         """Wait before the server is asked again; returns since when it is lost. Replaces it if it had the
         small local model. Raises ModelError if it was waited for long enough."""
         now = time.monotonic()
-        if local.is_name(request.model or self._name) and local.installed():
+        if local.is_name(request.model or self._name) and local.missing() is None:
             self._own = await self._choose_own()
             self.on_wait("the server has stopped; this process loads the model instead")
         elif lost_at is None:

@@ -45,7 +45,8 @@ def show_list(
     with_owner: bool,
     folded: bool = False,
 ) -> None:
-    """`folded`: each row is a conversation, and shows how many sessions it has."""
+    """`folded`: each row is a conversation, with its newest session and the numbers of all messages and
+    sessions."""
     narrow = not wide()
     columns = [
         Column("session", whole=True),
@@ -64,7 +65,11 @@ def show_list(
                 _state(session, states[session.id], narrow),
                 *([session.owner] if with_owner else []),
                 _name(session, headings),
-                *([] if narrow else [_source(session), str(session.message_count)]),
+                *(
+                    []
+                    if narrow
+                    else [_source(session), str(session.last_seq if folded else session.message_count)]
+                ),
                 *([str(session.ordinal)] if folded and not narrow else []),
                 ago(session.last_activity_at, now),
             ]
@@ -101,8 +106,10 @@ def show_one(
     side_requests: int = 0,
     names: Sequence[str] = (),
     cost: Cost = NO_COST,
+    answered_by: str | None = None,
 ) -> None:
-    """`names`: its aliases, such as the id by which an agent program knows it."""
+    """`names`: its aliases, such as the id by which an agent program knows it. `answered_by`: the model of
+    the conversation's last reply, shown if no client has named one."""
     say(Styled(session.id, "bold"), "  ", state(seen.value))
     tokens = f"{session.input_tokens:,} in, {session.output_tokens:,} out"
     pairs: list[tuple[str, Cell]] = [
@@ -117,7 +124,7 @@ def show_one(
         *([("side requests", str(side_requests))] if side_requests else []),
         ("tokens", tokens),
         *([("cost", cost_sentence(cost))] if cost.amount is not None else []),
-        ("model", session.model or Styled("—", "dim")),
+        ("model", session.model or (f"{answered_by} (answered last)" if answered_by else Styled("—", "dim"))),
         ("opened", moment(session.opened_at, now)),
         ("last activity", moment(session.last_activity_at, now)),
     ]

@@ -182,8 +182,10 @@ async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson =
             aside = await opened.hf.count_side_requests(opened.owner, session.conversation_id)
             names = await opened.hf.aliases(opened.owner, session.conversation_id)
             cost = await opened.hf.cost(opened.owner, session.conversation_id, session.id)
+            sums = await opened.hf.sums_of_conversations([session.conversation_id])
+            answered_by = sums[session.conversation_id].model
             session_views.show_one(
-                session, states[session.id], opened.hf.now(), flush, heading, aside, names, cost
+                session, states[session.id], opened.hf.now(), flush, heading, aside, names, cost, answered_by
             )
             say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
 

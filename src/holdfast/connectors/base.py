@@ -6,7 +6,7 @@ does the connector acknowledge it to the platform. `send` sends one message, and
 the errors below if the platform did not accept it. `worker.py` does the rest: claims, turns, retries,
 splitting, order.
 
-To add a platform: one file here with a class of this shape, its settings in `settings.py`
+To add a platform: one file here with a class of this shape, its settings in `settings/sections.py`
 (`CONNECTOR_KINDS`), one line in `app.py`'s registry, one test file, one page in docs/how-to. Its tests use a
 stand-in that follows the documented wire.
 """
@@ -51,12 +51,12 @@ class WrongSignature(HoldfastError):
     """A pushed request is not from the platform: nothing of it is used."""
 
 
-def secret_of(variable: str, where: str, environment: Mapping[str, str] = os.environ) -> str:
+def secret_of(variable: str, where: str) -> str:
     """The token in this environment variable. Raises BadSetting if there is none; tokens are never in the
     settings."""
     if not variable:
         raise BadSetting(f"{where} is empty; name the environment variable that holds the token")
-    found = environment.get(variable, "").strip()
+    found = os.environ.get(variable, "").strip()
     if not found:
         raise BadSetting(f"{where} names {variable}, which is not set in the environment of this server")
     return found

@@ -107,7 +107,6 @@ class MatrixConnector:
         can_edit=True,
         edit_seconds=1.5,
         can_type=True,
-        can_react=True,
         deduplicates=True,
     )
 

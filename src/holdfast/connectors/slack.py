@@ -81,7 +81,7 @@ class SlackError(Exception):
 class SlackConnector:
     kind = "slack"
     # chat.update may be called about 50 times a minute in a workspace.
-    limits = PlatformLimits(characters=LONGEST_MESSAGE, can_edit=True, edit_seconds=3.0, can_react=True)
+    limits = PlatformLimits(characters=LONGEST_MESSAGE, can_edit=True, edit_seconds=3.0)
 
     def __init__(
         self, name: str, settings: SlackSettings, token: str | None = None, app_token: str | None = None

@@ -79,7 +79,7 @@ class BotError(Exception):
 class TelegramConnector:
     kind = "telegram"
     limits = PlatformLimits(
-        characters=LONGEST_MESSAGE, utf16=True, can_edit=True, edit_seconds=1.5, can_type=True, can_react=True
+        characters=LONGEST_MESSAGE, utf16=True, can_edit=True, edit_seconds=1.5, can_type=True
     )
 
     def __init__(

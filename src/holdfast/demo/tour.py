@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ..cli.format import Styled, count, harmless, say, write
+from ..cli.format import Styled, console, count, harmless, on_terminal, say, write
 from ..dashboard.browser_sessions import login_link
 from .stage import Stage, WentWrong, kill, until, within
 from .storyteller import Storyteller
@@ -59,6 +59,7 @@ def on_desktop() -> bool:
 KEY = "cli:ada"
 RECOVERED = "cli:eve"
 TELEGRAM = "telegram:dm:42"
+REPLY_INDENT = 5
 WORDS = 25
 """Words of the story that are received before the server is killed."""
 PREVIEW = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1 0"
@@ -69,6 +70,8 @@ class Tour:
         self._stage = stage
         self._teller = teller
         self._number = 0
+        self._column = 0
+        self._width = console().width if on_terminal() else 0
         self._first_session = ""
         self._conversation = ""
         self._ended = ""
@@ -142,7 +145,7 @@ class Tour:
             f"kept up to the last half second, and marked {half['status']}: “…{_end(half['content'])}”"
         )
         self._did("the client sends its request again, with the same Idempotency-Key")
-        self._word("     ")
+        self._begin_reply()
         async for word in self._stage.stream("Tell me a story.", **self._story()):
             self._word(word)
         self._line()
@@ -338,28 +341,37 @@ class Tour:
     def _title(self, title: str, sentence: str) -> None:
         self._number += 1
         say(Styled(f"{self._number}. {title}", "bold"))
-        say(Styled(f"   {sentence}", "dim"))
+        say(Styled(sentence, "dim"), indent=3)
 
     def _spoken(self, text: str) -> None:
         say(Styled("   > ", "bold cyan"), text)
-        write("     ")
+        self._begin_reply()
+
+    def _begin_reply(self, before: str = "") -> None:
+        write(f"{before}{' ' * REPLY_INDENT}")
         sys.stdout.flush()
+        self._column = REPLY_INDENT
 
     def _word(self, word: str) -> None:
+        """Print a word of a reply, on the next line if this one is full."""
+        if on_terminal() and self._column + len(word.rstrip()) > self._width:
+            self._begin_reply("\n")
+            word = word.lstrip()
         write(harmless(word))
         sys.stdout.flush()
+        self._column += len(word)
 
     def _line(self, text: str | Styled = "") -> None:
         say(text)
 
     def _did(self, sentence: str) -> None:
-        say(f"   {sentence}")
+        say(sentence, indent=3)
 
     def _quote(self, whose: str, words: str) -> None:
-        say(Styled(f"   {whose}: ", "dim"), words)
+        say(Styled(f"{whose}: ", "dim"), words, indent=3)
 
     def _proof(self, sentence: str) -> None:
-        say(Styled("   ✓ ", "bold green"), sentence)
+        say(Styled("✓ ", "bold green"), sentence, indent=3)
 
     def _check(self, holds: bool, what: str) -> None:
         """Raise WentWrong unless it holds: every proof is verified, not only shown."""

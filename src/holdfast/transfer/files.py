@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 
 import msgspec
 
@@ -43,8 +44,8 @@ ORIGIN = "holdfast"
 PART_MESSAGES = 1000
 PART_BYTES = 4 << 20
 PAGE = 500
-
-"""Called with how much is done, and the total."""
+SPOOLED_BYTES = 16 << 20
+"""Of a conversation, in memory; a larger one is spooled to a temporary file that only this user can read."""
 
 
 # --- export --------------------------------------------------------------------------------------------
@@ -66,12 +67,18 @@ async def exported(
     number = messages = 0
     yield encode_line(RecordsBegin())
     async for conversation_id in conversations:
-        try:
-            conversation, hanging = await store.record(owner, conversation_id)
-        except NotFound:
-            continue  # deleted meanwhile
-        async for record in _in_order(store, conversation, hanging):
-            yield _one_line(encode_line(record))
+        # Nothing of a conversation is written before all of it was read: a part of one that was deleted
+        # meanwhile would make the file invalid.
+        with SpooledTemporaryFile(SPOOLED_BYTES) as whole:
+            try:
+                conversation, hanging = await store.record(owner, conversation_id)
+                async for record in _in_order(store, conversation, hanging):
+                    whole.write(_one_line(encode_line(record)) + b"\n")
+            except NotFound:
+                continue  # deleted meanwhile
+            whole.seek(0)
+            for line in whole:
+                yield line[:-1]
         number += 1
         messages += conversation.last_seq
     yield encode_line(RecordsEnd(number, messages))
@@ -80,6 +87,7 @@ async def exported(
 async def _in_order(
     store: Store, conversation: ConversationRecord, hanging: Sequence[Hanging]
 ) -> AsyncIterator[Line]:
+    """The records of a conversation in file order. Raises NotFound if it is deleted meanwhile."""
     yield conversation
     sessions = [each for each in hanging if isinstance(each, SessionRecord)]
     turns: dict[str, list[TurnRecord]] = {session.id: [] for session in sessions}
@@ -96,6 +104,8 @@ async def _in_order(
             for message in page:
                 yield message
             first = page[-1].seq + 1
+        if first <= last:
+            raise NotFound("conversation", conversation.id)
     for other in hanging:
         if isinstance(other, AttachmentRecord):
             try:
