@@ -3,16 +3,19 @@
 import tests.isolation  # noqa: F401, I001 - first: nothing may have read the user's settings before
 
 import asyncio
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from starlette.routing import compile_path
 
 from tests import new_stores, postgres_server
 from tests.postgres_server import TEMPLATE, PostgresServer, ReusedDatabase
@@ -63,12 +66,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """To import everything and to collect thousands of tests makes many objects and no garbage. They stay
+    for the whole run: left to the collector, they would be walked again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
+        gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def one_ssl_context() -> Iterator[None]:
-    """Every client of httpx reads all certificates of the world, also if it never uses TLS: 30 ms each. Here
-    all clients share what the first has read."""
+def made_once() -> Iterator[None]:
+    """Every client of httpx reads all certificates of the world, also if it never uses TLS: 30 ms each. Every
+    server compiles the patterns of its routes: 5 ms each. Here all share what the first has made."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        for library in filter(find_spec, ("httpx", "httpx2")):  # the second comes with some SDKs only
+            transports = import_module(f"{library}._transports.default")
+            patched.setattr(transports, "create_ssl_context", cache(transports.create_ssl_context))
+        patched.setattr("starlette.routing.compile_path", cache(compile_path))
         yield
 
 

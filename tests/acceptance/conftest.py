@@ -12,7 +12,7 @@ from .talker import Talker
 
 FORKED = {
     *("test_bridge", "test_chat", "test_export", "test_hermes", "test_keys", "test_liveness"),
-    *("test_launch", "test_restore", "test_run"),
+    *("test_launch", "test_restore", "test_run", "test_trust"),
 }
 """Whose commands are forked from a warm process, because they start many: `Home.run` and `Home.start` only.
 What these start in a terminal, in a shell or with Popen is the installed command, as it is in other files."""

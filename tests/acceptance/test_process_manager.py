@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import time
 from typing import Any
 
-from .command import Home, until
+from .command import PATIENCE, Home, installed, until
 from .serving import Serving, serving
 from .talker import Talker
 
@@ -103,3 +104,22 @@ def test_a_process_is_given_time_to_finish_what_it_is_saying(talking: Home, talk
         asking.join(15)
         assert stopped == [0]
         assert told[0]["choices"][0]["message"]["content"] == "Hello"
+
+
+def test_everything_that_a_server_prints_for_machines_is_json(home: Home) -> None:
+    server = subprocess.Popen(
+        [*installed(), "serve", "--port", "0"],
+        env={**home.environment, "HOLDFAST_LOG__FORMAT": "json"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    lines = [server.stderr.readline()]
+    while "serving http://127.0.0.1:" not in lines[-1]:
+        assert server.poll() is None, lines
+        lines.append(server.stderr.readline())
+    server.terminate()
+    out, rest = server.communicate(timeout=PATIENCE)
+    assert out == ""
+    assert all("message" in json.loads(line) for line in [*lines, *rest.splitlines()])

@@ -72,8 +72,8 @@ def upstream() -> Iterator[Capturing]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    made = Home(tmp_path / "home")
+def home(tmp_path: Path, forked: bool) -> Home:
+    made = Home(tmp_path / "home", forked=forked)
     del made.environment["HOLDFAST_MODEL__KIND"]
     return made
 

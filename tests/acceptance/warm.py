@@ -31,12 +31,15 @@ from typing import IO
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
     "holdfast.cli.groups",
-    *(f"holdfast.cli.{name}" for name in ("run", "serve", "sessions", "session_actions", "processes")),
+    *(f"holdfast.cli.{name}" for name in ("logs", "main", "run", "serve", "sessions", "session_actions")),
+    "holdfast.cli.processes",
+    "holdfast.dashboard.routes",
     "holdfast.server.server",
     "holdfast.store.postgres.engine",
     "holdfast.store.sqlite.engine",
-    "holdfast.models.upstream",
-    "holdfast.models.scripted",
+    *(f"holdfast.models.{name}" for name in ("choose", "connection", "local", "scripted", "upstream")),
+    *("encodings.idna", "uvicorn.lifespan.off", "uvicorn.loops.uvloop"),
+    *("uvicorn.protocols.http.httptools_impl", "uvicorn.protocols.websockets.websockets_sansio_impl"),
 )
 
 
@@ -219,7 +222,15 @@ if __name__ == "__main__":
     sys.path[:] = [each for each in sys.path if Path(each or ".").resolve() != ROOT]
     for module in PRELOADED:
         importlib.import_module(module)
+    from starlette.routing import compile_path
+
+    from holdfast.dashboard.routes import PAGES
+    from holdfast.server.server import ROUTES
+
+    for path in {*(route.path for route in ROUTES), *(page.path for page in PAGES)}:
+        compile_path(path)  # `re` keeps the pattern
     assert threading.active_count() == 1, "a thread would not be there in the children"
+    gc.collect()
     gc.freeze()
     if serve(socket.socket(fileno=int(sys.argv[1]))):
         from holdfast.cli.main import main

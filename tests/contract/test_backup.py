@@ -287,6 +287,8 @@ VERBS: dict[str, Verb] = {
     "set_metadata": lambda s, b, _: s.set_metadata(OWNER, b.session.conversation_id, {"sea": "calm"}),
     "ids_like": lambda s, b, _: s.ids_like(OWNER, "sess_0000"),
     "headings": lambda s, b, _: s.headings([b.session.conversation_id]),
+    "sums_of_conversations": lambda s, b, _: s.sums_of_conversations([b.session.conversation_id]),
+    "words_of_sessions": lambda s, b, _: s.words_of_sessions([b.session.id]),
     "suggest_title": lambda s, b, _: s.suggest_title("default", "conv_1", "x"),
     "set_title": lambda s, b, _: s.set_title(OWNER, b.session.conversation_id, "Kelp"),
     "note_side_request": lambda s, b, _: s.note_side_request(OWNER, "late", "title", {}),
@@ -411,6 +413,7 @@ VERBS: dict[str, Verb] = {
     "edit_memory": lambda s, b, _: s.edit_memory(None, "mem_1", "late"),
     "forget_memory": lambda s, b, _: s.forget_memory(None, "mem_1"),
     "in_context": lambda s, b, _: s.in_context(OWNER, Address(id=b.session.id)),
+    "bodies_in_context": lambda s, b, _: s.bodies_in_context(OWNER, Address(id=b.session.id)),
     "append_named": lambda s, b, _: s.append_named(
         OWNER, b.session.conversation_id, b.lease.node_id, [Named(to_message("late"), "late")]
     ),
@@ -524,6 +527,6 @@ async def test_a_closed_store_says_so_whatever_it_is_asked(
 
 def test_every_method_of_the_store_is_on_that_list() -> None:
     others = {"location", "close", "begin_turn", "version", "start_indexing", "invariants", "now", "failure"}
-    others.add("blocking")  # the same methods
+    others |= {"blocking", "paused"}  # the same methods; does not use the store
     verbs = {name for part in (Store, Engine) for name in vars(part) if not name.startswith("_")}
     assert verbs == {*VERBS, *others}

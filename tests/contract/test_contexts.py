@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from holdfast.domain.context_size import weight_of
 from holdfast.domain.contexts import INTERRUPTED, NO_RESULT, OUTCOME_UNKNOWN
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
@@ -33,6 +34,20 @@ async def test_a_context_is_what_was_said_byte_for_byte(store: Store, node: Node
     assert context.json() == b"[" + b",".join(message.body for message in (said, *replies)) + b"]"
     assert context.messages() == msgspec.json.decode(context.json())
     assert (context.last_seq, context.awaited) == (4, ())
+
+
+async def test_the_size_of_a_context_that_grows_in_the_cache_is_that_of_its_messages(
+    store: Store, node: Node
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400}}
+    seen = to_message({"role": "user", "content": [image]})
+    begun = await say(store, node, to_message("hello"), to_message("hi", "assistant"), key="cli:ada")
+    for _ in range(40):  # more than the chunks that are kept apart
+        begun = await say(store, node, seen, to_message("a cat", "assistant"), key="cli:ada")
+        assert begun.context is not None
+        assert begun.context.size == weight_of(begun.context.chunks)
+    assert begun.context is not None
+    assert begun.context.weight().parts == 40 * 1000
 
 
 async def test_an_empty_session_has_an_empty_context(store: Store, node: Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.domain.api_keys import Scope, new_key
-from holdfast.domain.headings import Heading
+from holdfast.domain.headings import ConversationSums, Heading
 from holdfast.domain.ids import short
 from holdfast.domain.pages import SessionFilter
 from holdfast.errors import NotFound
@@ -50,6 +50,35 @@ async def test_a_conversation_in_which_nothing_was_said_has_no_words(store: Stor
     node = await new_node(store)
     begun = await begin(store, node, {"role": "user", "content": "  "}, key="a")
     assert await store.headings([begun.lease.conversation_id]) == {begun.lease.conversation_id: Heading()}
+
+
+async def test_each_session_has_its_own_first_words(store: Store) -> None:
+    node = await new_node(store)
+    first = await say(store, node, "How tall is the lighthouse?", "Forty metres.", key="a")
+    await store.end_session(OWNER, first.session.id, "closed")
+    second = await say(store, node, "And how old?", "Two hundred years.", key="a")
+    silent = await begin(store, node, {"role": "system", "content": "Be brief."}, key="b")
+    ids = [first.session.id, second.session.id, silent.session.id, "sess_unknown"]
+    assert await store.words_of_sessions(ids) == {
+        first.session.id: "How tall is the lighthouse?",
+        second.session.id: "And how old?",
+    }
+    assert await store.words_of_sessions([]) == {}
+
+
+async def test_a_conversation_adds_its_sessions_up(store: Store) -> None:
+    node = await new_node(store)
+    first = await say(store, node, "How tall is it?", "Forty metres.", key="a")
+    await store.end_session(OWNER, first.session.id, "closed")
+    await say(store, node, "And how old?", "Two hundred years.", key="a")
+    other = await say(store, node, "hello", "hi", key="b", model="kelp-7b")
+    await begin(store, node, {"role": "user", "content": "and?"}, key="b")
+    conversations = [first.lease.conversation_id, other.lease.conversation_id]
+    assert await store.sums_of_conversations([*conversations, "conv_unknown"]) == {
+        conversations[0]: ConversationSums(messages=4, sessions=2),
+        conversations[1]: ConversationSums(messages=3, sessions=1, model="kelp-7b"),
+    }
+    assert await store.sums_of_conversations([]) == {}
 
 
 async def test_a_suggested_title_never_replaces_one(store: Store) -> None:

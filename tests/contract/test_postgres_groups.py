@@ -4,19 +4,25 @@ that came one after the other.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint, ValuePart
+from holdfast.domain.conversations import Address
+from holdfast.domain.items import Item, PutItem
 from holdfast.domain.quotas import Quotas
+from holdfast.domain.session_messages import Named
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnStatus, TurnWaits
-from holdfast.errors import LeaseLost, QuotaExceeded
+from holdfast.errors import BadInput, LeaseLost, QuotaExceeded
+from holdfast.store.postgres.connections import ANSWER_SECONDS, DatabaseAddress, connect
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.many import many, merge
 from holdfast.store.postgres.pipeline import Asked, Pipeline, StatementResult
-from holdfast.store.postgres.statements import statement
+from holdfast.store.postgres.statements import Statement, statement
+from holdfast.store.postgres.transaction import PostgresTransaction
 from holdfast.store.postgres.writer import PostgresWriter
 from holdfast.store.queries import load
 from holdfast.store.transaction import Transaction
@@ -272,5 +278,144 @@ def test_the_form_for_many_of_each_statement_has_an_array_for_each_parameter() -
         assert all(oid in (1009, 1016, 1000, 1001) for oid in form.oids), name
 
 
+async def test_a_value_that_cannot_be_stored_affects_no_other_turn_of_its_group(store: PostgresStore) -> None:
+    node = await new_node(store)
+    for number in range(4):
+        await say(store, node, "before", "reply", key=f"cli:{number}")
+    models = ["m", "a\0b", "lone \ud800", "größer"]
+    async with one_group(store) as start:
+        tasks = [
+            start(store.begin_turn(request(node, "hello", key=f"cli:{number}", model=model)))
+            for number, model in enumerate(models)
+        ]
+    assert [type(task.exception()) for task in tasks] == [type(None), BadInput, BadInput, type(None)]
+    begun = [tasks[each].result().turn.id for each in (0, 3)]
+    assert [(await store.turn(OWNER, each)).model for each in begun] == ["m", "größer"]
+    place = await store.resolve(OWNER, request(node, key="cli:1").address)
+    assert place.conversation.holder is None
+    assert await contents(store, place.conversation.id) == ["before", "reply"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ([], [], [], []),
+        ([""], [0], [False], [b""]),
+        (["one", "two"], [1, -(2**63)], [True, False], [b"\0\1", b"12"]),
+        (["größer", "", "日本"], [2**63 - 1, 7, 7], [True, True, True], [b"", b"\xff" * 3000, b"x"]),
+        ([None, "a", None], [None, 1, None], [None, True, None], [None, b"a", None]),
+        ([None, None], [None, None], [None, None], [None, None]),
+    ],
+)
+def test_arrays_arrive_as_they_were_sent(
+    new_database: Callable[..., str], columns: tuple[list[Any], ...]
+) -> None:
+    text = "SELECT :texts::text[], :numbers::bigint[], :flags::boolean[], :bodies::bytea[]"
+    wire = Pipeline(connect(DatabaseAddress.parse(new_database())), ANSWER_SECONDS)
+    try:
+        given = dict(zip(("texts", "numbers", "flags", "bodies"), columns, strict=True))
+        assert wire.ask(Statement("arrays", text), **given) == [columns]
+    finally:
+        wire.close()
+
+
+async def test_the_server_accepts_the_form_for_many_of_each_statement(store: PostgresStore) -> None:
+    """A form that it refused would only be slow: the group is rolled back and its jobs are run alone."""
+    package = "holdfast.store.postgres"
+    annotated = [statement(name) for name in load(package) if statement(name).keys]
+
+    def prepare_all(tx: Transaction) -> None:
+        assert isinstance(tx, PostgresTransaction)
+        for single in annotated:
+            form = many(single)
+            tx._changes.wire.exchange([(form, dict.fromkeys(form.names))])
+
+    await store._read(prepare_all)
+
+
+async def test_many_steps_of_graphs_in_one_group_take_as_many_round_trips_as_a_few(
+    store: PostgresStore, sent: list[list[str]], tries: list[int]
+) -> None:
+    node = await new_node(store)
+
+    async def put(key: str, step: int) -> bool:
+        segments = '{"channel":["json",[["p0",0,1]]]}'
+        base = (f"{step - 1}", segments) if step else None
+        new = NewCheckpoint(
+            "", f"{step}", None, None, "json", "{}", b"state", segments, (ValuePart(f"p{step}", b"x"),), base
+        )
+        named = Named(to_message(f"step {step}"), f"{step}")
+        return await store.put_checkpoint(OWNER, key, "langgraph", node.id, new, [named])
+
+    async def write(key: str) -> None:
+        done = CheckpointWrite("task", 0, "done", "", "json", b"1")
+        await store.put_checkpoint_writes(OWNER, key, "langgraph", "", "1", [done])
+
+    taken: dict[int, tuple[int, int]] = {}
+    for count in (3, 30):
+        keys = [f"langgraph:{count}:{number}" for number in range(count)]
+        for key in keys:
+            await put(key, 0)
+        sent.clear()
+        tries.clear()
+        async with one_group(store) as start:
+            stored = [start(put(key, 1)) for key in keys]
+        assert all(task.result() for task in stored)
+        first = len(sent)
+        async with one_group(store) as start:
+            for key in keys:
+                start(write(key))
+        assert tries == [1, count, 1, count]
+        taken[count] = first, len(sent) - first
+        for key in keys:
+            found = await store.checkpoint(OWNER, key, "", None)
+            assert found is not None
+            checkpoint, writes = found
+            assert (checkpoint.id, [each.body for each in writes]) == ("1", [b"1"])
+            assert await contents(store, checkpoint.conversation_id) == ["step 0", "step 1"]
+    assert taken[3] == taken[30]
+    assert await store.check() == []
+
+
+async def test_many_events_with_state_in_one_group_take_as_many_round_trips_as_a_few(
+    store: PostgresStore, sent: list[list[str]], tries: list[int]
+) -> None:
+    node = await new_node(store)
+
+    async def append(conversation_id: str, name: str) -> int:
+        def count(found: Sequence[Item | None]) -> list[PutItem]:
+            before = found[0].decoded() if found[0] else 0
+            return [PutItem("adk", "app", name, f"{before + 1}", conversation_id=conversation_id)]
+
+        named = [Named(to_message("event"), f"{len(sent)}")]
+        place = ("adk", "app", name)
+        return await store.append_with_items(OWNER, conversation_id, node.id, named, [place], count)
+
+    taken: dict[int, int] = {}
+    for number in (3, 30):
+        opened = [
+            await store.open_session(OWNER, Address(key=f"k{number}:{n}"), node.id) for n in range(number)
+        ]
+        for session in opened:
+            await append(session.conversation_id, session.id)
+        sent.clear()
+        tries.clear()
+        async with one_group(store) as start:
+            stored = [start(append(session.conversation_id, session.id)) for session in opened]
+        assert all(task.result() == 1 for task in stored)
+        assert tries == [1, number]
+        taken[number] = len(sent)
+        for session in opened:
+            found = await store.item(OWNER, "adk", "app", session.id)
+            assert found is not None and found.value == "2"
+    assert taken[3] == taken[30]
+    # Conversations that share an item read it one after the other.
+    async with one_group(store) as start:
+        for session in opened:
+            start(append(session.conversation_id, "shared"))
+    found = await store.item(OWNER, "adk", "app", "shared")
+    assert found is not None and found.value == "30"
+
+
 def test_nothing_queued_is_nothing_merged() -> None:
-    assert merge([]) == ([], {}, set())
+    assert merge([]) == []

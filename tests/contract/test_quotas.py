@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint
 from holdfast.domain.conversations import Address
+from holdfast.domain.items import PutItem
 from holdfast.domain.messages import NewMessage, new_message, size_of
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
+from holdfast.domain.session_messages import Named
 from holdfast.domain.turns import RequestKey, TurnFailure, TurnStatus
 from holdfast.errors import QuotaExceeded
 from holdfast.store.store import Store
@@ -223,3 +226,104 @@ async def test_usage_names_owners_with_the_most_first(store: Store, node: Node) 
     assert found == [(OTHER, 2, size(LARGE, "hello") + 2 * hi), (OWNER, 1, size("hello") + hi)]
     assert [each.owner for each in await store.usage(None, limit=1)] == [OTHER]
     assert [each.owner for each in await store.usage(OWNER)] == [OWNER]
+
+
+def step(number: int, body: bytes = b"state") -> NewCheckpoint:
+    return NewCheckpoint("", f"{number}", None, None, "json", "{}", body)
+
+
+async def test_what_tasks_of_a_graph_write_counts(store: Store, node: Node) -> None:
+    async def put(key: str, ordinal: int, body: bytes, *, replaces: bool = False) -> None:
+        write = CheckpointWrite("task", ordinal, "channel", "", "json", body, replaces)
+        await store.put_checkpoint_writes(OWNER, key, "langgraph", "", "1", [write])
+
+    async def is_held(number: int) -> None:
+        assert await held(store) == number
+        assert await store.check() == []
+
+    await store.put_checkpoint(OWNER, "k", "langgraph", node.id, step(1), [])
+    await put("k", 0, b"first")
+    await put("k", 0, b"again, and longer")  # the first counts
+    await is_held(len(b"state") + len(b"first"))
+    await put("k", -1, b"error", replaces=True)
+    await put("k", -1, b"another error", replaces=True)
+    await is_held(len(b"state") + len(b"first") + len(b"another error"))
+    limit(store, Quotas(conversation_bytes=await held(store) + 5))
+    await refused(store, put("k", 1, b"123456"), "conversation_mb")
+    await refused(store, put("new", 1, bytes(1000)), "conversation_mb")
+    await put("k", 1, b"12345")
+    limit(store, Quotas(owner_bytes=await held(store)))
+    await refused(store, put("k", 2, b"1"), "owner_mb")
+    await put("k", 1, b"12345")  # stored already
+    assert await store.checkpoint(OWNER, "k", "", None) is not None
+    await store.delete_checkpoints(OWNER, "k", [("", "1")])
+    await is_held(0)
+
+
+async def test_a_replaced_checkpoint_and_a_copy_are_counted(store: Store, node: Node) -> None:
+    await store.put_checkpoint(OWNER, "k", "langgraph", node.id, step(1), [])
+    await store.put_checkpoint(OWNER, "k", "langgraph", node.id, step(1, b"longer state"), [])
+    write = CheckpointWrite("task", 0, "channel", "", "json", b"done")
+    await store.put_checkpoint_writes(OWNER, "k", "langgraph", "", "1", [write])
+    assert await held(store) == len(b"longer state") + len(b"done")
+    await store.copy_checkpoints(OWNER, "k", "copy", node.id)
+    assert await held(store) == 2 * (len(b"longer state") + len(b"done"))
+    assert await store.check() == []
+
+
+async def test_items_count_for_their_conversation_and_their_owner(store: Store, node: Node) -> None:
+    session = (await say(store, node, "hello", key="k")).session
+    before = await held(store)
+    conversation = session.conversation_id
+
+    async def put(name: str, value: str | None, conversation_id: str | None = None) -> None:
+        await store.put_items(OWNER, [PutItem("space", "", name, value, conversation_id=conversation_id)])
+
+    async def is_held(number: int) -> None:
+        assert await held(store) == before + number
+        assert await store.check() == []
+
+    await put("own", '"é"', conversation)
+    await is_held(4)
+    await put("own", '"longer"', conversation)
+    await put("free", '"1234"')
+    await is_held(8 + 6)
+    await put("own", '"longer"')  # no longer the conversation's
+    await put("own", '"longer"', conversation)
+    await is_held(8 + 6)
+    await store.update_state(OWNER, conversation, {"name": "value"})
+    await is_held(8 + 6 + len('{"name":"value"}'))
+    await put("free", None)
+    limit(store, Quotas(conversation_bytes=await held(store) + 3, owner_bytes=await held(store) + 5))
+    await refused(store, put("own", '"longer 1234"', conversation), "conversation_mb")
+    await refused(store, put("free", '"12345"'), "owner_mb")
+    await put("own", '"longer123"', conversation)
+    await put("free", '""')
+    await put("own", '"short"', conversation)
+    limit(store, Quotas(conversation_bytes=1, owner_bytes=1))
+    assert await store.item(OWNER, "space", "", "own") is not None
+    await put("own", '"less"', conversation)
+    await put("own", None, conversation)
+    await put("free", None)
+    await store.delete_conversation(OWNER, conversation)
+
+
+async def test_an_event_whose_state_does_not_fit_is_not_stored(store: Store, node: Node) -> None:
+    session = (await say(store, node, "hello", key="k")).session
+    conversation = session.conversation_id
+    place = ("space", "", "state")
+
+    async def append(value: str) -> int:
+        return await store.append_with_items(
+            OWNER,
+            conversation,
+            node.id,
+            [Named(to_message("event"))],
+            [place],
+            lambda _: [PutItem(*place, value, conversation_id=conversation)],
+        )
+
+    limit(store, Quotas(conversation_bytes=await held(store) + size("event") + 4))
+    await refused(store, append('"123"'), "conversation_mb")
+    assert await append('"12"') == 1
+    assert await store.check() == []

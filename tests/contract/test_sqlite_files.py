@@ -94,6 +94,24 @@ async def test_another_programs_database_is_refused_and_left_as_it_is(
     assert snapshot(tmp_path) == before
 
 
+async def test_a_log_that_cannot_be_looked_at_is_an_unusable_store(
+    database: Path, opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await opening(database)).close()
+    found = os.stat
+
+    def broken(path: object, *args: object, **named: object) -> os.stat_result:
+        if str(path).endswith("-wal"):
+            raise OSError(5, "Input/output error", str(path))
+        return found(path, *args, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", broken)
+        with pytest.raises(StoreUnusable, match="Input/output error"):
+            await opening(database)
+    await opening(database)
+
+
 async def test_an_empty_file_becomes_a_store(tmp_path: Path, opening: Opening) -> None:
     (tmp_path / "store.db").touch()
     store = await opening(tmp_path / "store.db")

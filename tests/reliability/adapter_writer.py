@@ -6,7 +6,7 @@ For each number on its standard input it forks a writer that begins there, after
 longer than all the rest. It prints the writer's process id, then what the writer acknowledges, and `ended`
 once the writer has been killed.
 
-Also reads them back, for the test: `steps(adapter, url)`.
+Also reads them back, for the test: `reading(adapter, url)`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,27 @@ import importlib
 import itertools
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import holdfast
 from holdfast.app import Holdfast
+from holdfast.domain.conversations import Address
+from holdfast.domain.messages import Message
 
 Write = Callable[[int], Awaitable[object]]
-Read = Callable[[], Awaitable[list[int]]]
+Read = Callable[[int | None], Awaitable[list[int]]]
+"""Returns the numbers of the newest steps, so many at most, or of all, in order."""
+NAMES = 8
+"""Names in the state of an ADK session: a step sets one of them."""
+
+
+async def said(hf: Holdfast, key: str, newest: int) -> list[int]:
+    """The numbers that the newest messages of a conversation begin with."""
+    found = await hf.store.in_context(hf.owner, Address(key=key), limit=newest)
+    parts = [] if found is None else [cast(Message, part) for part in found.parts]
+    return [int(part.content()["content"].split()[0]) for part in parts]
 
 
 def openai_agents(hf: Holdfast) -> tuple[Write, Read]:
@@ -35,8 +48,8 @@ def openai_agents(hf: Holdfast) -> tuple[Write, Read]:
         item = {"type": "function_call", "call_id": f"c{number}", "name": "step", "arguments": "{}"}
         await session.add_items([cast(Any, item)])
 
-    async def read() -> list[int]:
-        return [int(cast(Any, item)["call_id"][1:]) for item in await session.get_items()]
+    async def read(newest: int | None) -> list[int]:
+        return [int(cast(Any, item)["call_id"][1:]) for item in await session.get_items(newest)]
 
     return write, read
 
@@ -61,15 +74,15 @@ def langgraph(hf: Holdfast) -> tuple[Write, Read]:
         stored = await saver.aput(given, checkpoint, {"source": "loop", "step": number}, {})
         await saver.aput_writes(stored, [("done", number)], "task")
 
-    async def read() -> list[int]:
-        found = [each async for each in saver.alist(given)]
+    async def read(newest: int | None) -> list[int]:
+        found = [each async for each in saver.alist(given, limit=newest)]
         for each in found:
             assert each.checkpoint["channel_values"]["messages"] == window(each.metadata["step"])
         # A step whose writes are missing was cut off before it was acknowledged.
         steps = [write[2] for each in reversed(found) for write in each.pending_writes or ()]
-        live = await hf.session(key="langgraph:thread", attached=False)
-        said = [int(message["content"].split()[0]) for message in await live.context()]
-        assert said == [*range(len(said))] and len(said) in (len(steps), len(steps) + 1)
+        texts = await said(hf, "langgraph:thread", len(steps) + 1)
+        assert texts == [*range(texts[0], texts[-1] + 1)] if texts else not steps
+        assert not steps or texts[-1] in (steps[-1], steps[-1] + 1)
         return steps
 
     return write, read
@@ -87,7 +100,9 @@ def claude_agent_sdk(hf: Holdfast) -> tuple[Write, Read]:
         await store.append(key, [entry])
         await store.append(key, [entry])  # a batch sent again is stored once
 
-    async def read() -> list[int]:
+    async def read(newest: int | None) -> list[int]:
+        if newest is not None:
+            return await said(hf, "claude-agent-sdk:project/thread", newest)
         found: Any = await store.load(key) or []
         assert len(await store.list_sessions("project")) == (1 if found else 0)
         return [int(entry["uuid"]) for entry in found]
@@ -98,25 +113,30 @@ def claude_agent_sdk(hf: Holdfast) -> tuple[Write, Read]:
 def google_adk(hf: Holdfast) -> tuple[Write, Read]:
     from google.adk.events.event import Event
     from google.adk.events.event_actions import EventActions
+    from google.adk.sessions.base_session_service import GetSessionConfig
 
     from holdfast.adapters.google_adk import HoldfastSessionService
 
     service = HoldfastSessionService(hf)
     who: Any = {"app_name": "app", "user_id": "user", "session_id": "thread"}
+    last = GetSessionConfig(num_recent_events=1)
 
     async def write(number: int) -> None:
-        session = await service.get_session(**who) or await service.create_session(**who)
-        delta = {f"step{number}": number, "user:last": number}
+        session = await service.get_session(**who, config=last) or await service.create_session(**who)
+        delta = {f"step{number % NAMES}": number, "user:last": number}
         event = Event(id=f"{number}", author="user", timestamp=1.0, actions=EventActions(state_delta=delta))
         await service.append_event(session, event)
 
-    async def read() -> list[int]:
-        session = await service.get_session(**who)
+    async def read(newest: int | None) -> list[int]:
+        config = None if newest is None else GetSessionConfig(num_recent_events=newest)
+        session = await service.get_session(**who, config=config)
         if session is None:
             return []
         found = [int(event.id) for event in session.events]
-        state = {f"step{number}": number for number in found} | ({"user:last": found[-1]} if found else {})
-        assert session.state == state, "an event without its state, or state without its event"
+        if found:
+            ended = range(max(found[-1] + 1 - NAMES, 0), found[-1] + 1)
+            state = {f"step{number % NAMES}": number for number in ended} | {"user:last": found[-1]}
+            assert session.state == state, "an event without its state, or state without its event"
         return found
 
     return write, read
@@ -134,7 +154,9 @@ def pydantic_ai(hf: Holdfast) -> tuple[Write, Read]:
         await history.append([message])
         await history.append([message])  # a run that is stored again is stored once
 
-    async def read() -> list[int]:
+    async def read(newest: int | None) -> list[int]:
+        if newest is not None:
+            return await said(hf, "pydantic-ai:thread", newest)
         found: Any = await history.messages()
         return [int(message.parts[0].content) for message in found]
 
@@ -150,10 +172,17 @@ ADAPTERS: dict[str, Callable[[Holdfast], tuple[Write, Read]]] = {
 }
 
 
-async def steps(adapter: str, url: str) -> list[int]:
-    """The numbers of the steps that are stored, in order."""
+@asynccontextmanager
+async def reading(adapter: str, url: str) -> AsyncIterator[Read]:
+    """Reads the steps that are stored, as a node of its own."""
     async with holdfast.open(url) as hf:
-        found = await ADAPTERS[adapter](hf)[1]()
+        yield ADAPTERS[adapter](hf)[1]
+
+
+async def whole(adapter: str, url: str) -> list[int]:
+    """The numbers of all steps that are stored, read by a new node. The store's invariants hold."""
+    async with holdfast.open(url) as hf:
+        found = await ADAPTERS[adapter](hf)[1](None)
         assert await hf.store.check() == []
         return found
 

@@ -248,17 +248,17 @@ def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
 
 def same_body_is_same_person(put: Callable[[Any, str, Any], None] = setattr) -> None:
     from holdfast.domain.turns import RequestKey, Turn
-    from holdfast.store import turns
+    from holdfast.store import request_keys
 
     def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
         return key.is_same_body(fingerprint) and key.retries > 0
 
-    put(turns, "is_sent_again", is_sent_again)
+    put(request_keys, "is_sent_again", is_sent_again)
 
 
 def usage_is_trusted(put: Callable[[Any, str, Any], None] = setattr) -> None:
     from holdfast.domain import context_size
-    from holdfast.runtime.turns import windows
+    from holdfast.models import known_windows as windows
 
     def suspect(self: windows.Windows, name: str | None, tokens: int) -> bool:
         self.learn(name, tokens)
@@ -328,13 +328,13 @@ def _swap_whatever_came_between() -> None:
 def _forget_requests() -> None:
     from holdfast.domain.turns import RequestKey, Turn, TurnRequest
     from holdfast.store import turns
+    from holdfast.store.request_keys import known_request as lookup
     from holdfast.store.sqlite.transaction import STATEMENTS
     from holdfast.store.transaction import Transaction
 
     STATEMENTS["forget_request"] = (
         "DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key"
     )
-    lookup = turns._known_request
     known: set[str] = set()
 
     def known_here(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
@@ -345,7 +345,7 @@ def _forget_requests() -> None:
         tx.run("forget_request", owner=request.owner, route=key.route, key=key.key)
         return None
 
-    turns._known_request = known_here
+    vars(turns)["known_request"] = known_here
 
 
 def _finish_early() -> None:

@@ -1,4 +1,4 @@
-"""Forks writing processes by the hundred from one process that has imported everything.
+"""Forks writing processes by the hundred from one process that has imported everything (`forkserver.py`).
 
 The nursery itself never opens a store. A child is a separate process with its own pipe. When it is killed,
 `Child.wait` returns after the kernel has released everything it held.
@@ -10,28 +10,16 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 
-import holdfast
-
+from .forkserver import fork_server
 from .records import Record, read_record
 from .scribe import Task, run_task
-
-ROOT = Path(__file__).parents[2]
-
-
-def environment() -> dict[str, str]:
-    """What a process of ours needs to find the tests and the holdfast under test."""
-    source = str(Path(holdfast.__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(ROOT)))}
 
 
 class Child:
@@ -88,14 +76,13 @@ class Nursery:
 def nursery() -> Iterator[Nursery]:
     """A warm process for as long as the block lasts. Breakages are read from the environment now."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "tests.reliability.nursery", str(theirs.fileno())]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+    pid = fork_server().start(serve, theirs)
     theirs.close()
     try:
         yield Nursery(ours)
     finally:
         ours.close()
-        process.wait(10)
+        fork_server().wait(pid)
 
 
 def serve(line: socket.socket) -> None:
@@ -120,7 +107,3 @@ def serve(line: socket.socket) -> None:
                 os._exit(status)
         os.close(pipes[0])
         line.send(str(pid).encode())
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,8 +1,8 @@
 """`holdfast serve` processes by the hundred, to be killed.
 
-A process that has imported everything forks them, so that a restart costs a tenth of a new interpreter. Each
-is then the command itself: its own arguments, environment and pipe. `cold` starts the installed program
-instead.
+A process that has imported everything forks them (`forkserver.py`), so that a restart costs a tenth of a new
+interpreter. Each is then the command itself: its own arguments, environment and pipe. `cold` starts the
+installed program instead.
 
 A port is reserved as long as it is needed: between a kill and a restart no other test and no outgoing
 connection gets it (a client's own would then reach itself).
@@ -25,8 +25,8 @@ from typing import Protocol
 
 import msgspec
 
+from .forkserver import fork_server
 from .mutants import break_on_purpose
-from .nursery import ROOT, environment
 
 READY = b"holdfast answers at"
 API_KEY = "a-key-for-the-crash-suites"
@@ -139,14 +139,13 @@ def servers(home: Path, model_url: str) -> Iterator[Servers]:
     the environment now."""
     home.mkdir(mode=0o700)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "tests.reliability.serving", str(theirs.fileno())]
-    process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+    pid = fork_server().start(fork_as_told, theirs)
     theirs.close()
     try:
         yield Servers(ours, home, model_url)
     finally:
         ours.close()
-        process.wait(10)
+        fork_server().wait(pid)
 
 
 @contextmanager
@@ -158,20 +157,6 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
         yield [each.getsockname()[1] for each in reserved]
-
-
-def _warm_up() -> None:
-    """Import whatever a server needs; open nothing and start no thread."""
-    import aiohttp  # noqa: F401
-    import nio  # noqa: F401
-    import uvicorn.loops.uvloop
-    import uvicorn.protocols.http.httptools_impl
-    import uvicorn.protocols.websockets.websockets_sansio_impl  # noqa: F401
-    import uvloop  # noqa: F401
-
-    import holdfast.cli.groups
-    import holdfast.cli.serve
-    import holdfast.server.server  # noqa: F401
 
 
 def _become(program: Program, out: int, err: int) -> None:
@@ -187,9 +172,8 @@ def _become(program: Program, out: int, err: int) -> None:
     main()
 
 
-def _fork_as_told(line: socket.socket) -> None:
+def fork_as_told(line: socket.socket) -> None:
     """The warm process's own side: fork and wait, until the parent is gone; then end what still runs."""
-    _warm_up()
     break_on_purpose()
     living: set[int] = set()
     while True:
@@ -221,7 +205,3 @@ def _fork_as_told(line: socket.socket) -> None:
     for pid in living:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    _fork_as_told(socket.socket(fileno=int(sys.argv[1])))

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from holdfast.domain.processes import BUSY_SECONDS, BUSY_SHARE, Process
 from holdfast.domain.resets import Decision
 from holdfast.domain.why import Why
 from holdfast.os_support import running_processes, start_of
+from holdfast.runtime.shutdown import SuspendSignal
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.contract.steps import Clock
 from tests.reliability.conftest import Tell
@@ -85,7 +86,7 @@ class Life:
 async def living(tmp_path: Path, start: str, **settings: dict[str, Any]) -> AsyncIterator[Life]:
     given = {"reset": RESET, "processes": {"grace_seconds": 2}, **settings}
     hf = holdfast.open(f"sqlite:///{tmp_path / 'a.db'}", settings=given)
-    hf._signals = None
+    hf._signals = SuspendSignal(nullcontext)  # leaves SIGTERM to the tests
     async with hf:
         await hf.sweeper.stop()
         await hf.supervisor.stop_loop()

@@ -21,9 +21,10 @@ from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.sqlite.engine import open_store
 
 from .conftest import Tell
+from .forkserver import ROOT, environment
 from .ledger import Comparison, Ledger, Verdict
 from .mutants import NAME
-from .nursery import ROOT, Child, environment, nursery
+from .nursery import Child, nursery
 from .outsider import LEAST, WAYS, look_with_sqlite3
 from .records import ACKNOWLEDGEMENTS, Note, Record, Refused, Replied
 from .scribe import Task

@@ -32,8 +32,8 @@ from tests.tcp_proxy import TcpProxy
 
 from .attacking import Attack, _directory
 from .conftest import Tell
+from .forkserver import ROOT
 from .mutants import NAME
-from .nursery import ROOT
 from .reckoning import Verdict
 from .serving import Server, Servers, reserved_ports, servers
 from .sizes import Size, short_and_soak

@@ -25,9 +25,9 @@ from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.engine import open_store as open_sqlite
 from holdfast.store.store import Store
 from tests.reliability.conftest import Tell
+from tests.reliability.forkserver import ROOT, environment
 from tests.reliability.mutants import NAME
 from tests.reliability.neighbour import IDLE_MINUTES
-from tests.reliability.nursery import ROOT, environment
 from tests.reliability.serving import API_KEY, reserved_ports
 from tests.reliability.sizes import Size, short_and_soak
 

@@ -32,7 +32,7 @@ from tests.contract.steps import Clock, new_node
 from tests.postgres_gate import patient_locks
 
 from .conftest import Tell
-from .nursery import ROOT, environment
+from .forkserver import ROOT, environment
 from .schedules import MOST_VIOLATIONS, Tally, combinations, stage
 from .sizes import Size, short_and_soak
 from .writes import count_pairs

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from .nursery import ROOT, environment
+from .forkserver import ROOT, environment
 from .records import Record, read_record
 from .scribe import Task
 

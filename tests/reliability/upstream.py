@@ -30,7 +30,7 @@ from urllib.request import ProxyHandler, build_opener
 import msgspec
 from aiohttp import web
 
-from .nursery import ROOT, environment
+from .forkserver import ROOT, environment
 
 NAME = "slow"
 BREAKS_OFF = 0.02

@@ -409,7 +409,9 @@ class Watcher:
         if edge in ("resume", "compaction") and parent is not None:
             before = self.contexts[parent]
             self.contexts[session] = Context([*before.said], before.summarised or edge == "compaction")
-            if parent in self.resumed:  # what was said in between, perhaps before the clock was set back
+            # What was said in between may be from before the clock was set back. A compaction of a session
+            # that was once resumed changes neither time.
+            if edge == "resume" and parent in self.resumed:
                 talk.since, talk.active_at = now, self._left_at[parent]
         else:
             self.contexts[session] = Context()

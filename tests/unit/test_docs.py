@@ -33,11 +33,11 @@ from holdfast.domain.messages import Message
 from holdfast.domain.processes import PROCESS_TRANSITIONS
 from holdfast.domain.sessions import Session, SessionState
 from holdfast.domain.turns import TRANSITIONS
-from holdfast.runtime.tools.choose import toolbox_of
 from holdfast.server.schemas import ListObject
 from holdfast.session_messages import SessionMessages
 from holdfast.store.queries import migrations, schema
 from holdfast.store.store import Store
+from holdfast.wiring import toolbox_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import settings, trust
+from holdfast import trust
 from holdfast.errors import BadSetting
 from holdfast.local_server import ensure_local_key, local_key
-from holdfast.settings import load, trust_file
+from holdfast.settings import load, sources, trust_file
 from holdfast.store.sqlite.engine import open_store
 
 HOSTILE = """
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "cloned").mkdir()
     monkeypatch.chdir(tmp_path / "cloned")
-    monkeypatch.setattr(settings, "_told", set())
+    monkeypatch.setattr(sources, "_told", set())
     return tmp_path / "home"
 
 
@@ -93,7 +93,7 @@ def test_the_content_that_was_checked_is_the_content_that_is_used(monkeypatch: p
         local(HOSTILE)  # between the check and the use
         return checked(home, path, content)
 
-    monkeypatch.setattr(settings, "is_trusted", swapped)
+    monkeypatch.setattr(sources, "is_trusted", swapped)
     assert (load().server.port, load().model.base_url) in ((4000, ""), (8377, ""))
 
 

@@ -47,6 +47,14 @@ async def post(
     return await (client or server.client).post(PATH, json=body, headers=headers)
 
 
+def same_response(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """They are equal. `completed_at` of the one that a client received is from just before the commit, of the
+    stored one from the commit itself: it may be another second."""
+    times = [each["completed_at"] for each in (one, other)]
+    assert {**one, "completed_at": None} == {**other, "completed_at": None}
+    assert times[0] == times[1] or abs(times[0] - times[1]) < 60
+
+
 async def get(
     server: Running, response_id: str, client: httpx.AsyncClient | None = None, **query: Any
 ) -> dict[str, Any]:

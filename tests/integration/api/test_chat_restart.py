@@ -81,6 +81,20 @@ class Serving:
             await store.close()
         return [f"{m.role}: {m.content()['content']}" + "…" * (m.status == "interrupted") for m in found]
 
+    async def checkpointed(self, turn_id: str, text: str) -> None:
+        """Wait until the store holds this text of a running reply."""
+        store = await open_store(self._home.store)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    version = store.version()
+                    drafts = await store.drafts(turn_id)
+                    if text in "".join("".join(draft.adds.values()) for draft in drafts):
+                        return
+                    await store.changed(version, CHECKPOINT)
+        finally:
+            await store.close()
+
     async def turns(self, conversation_id: str) -> list[TurnStatus]:
         store = await open_store(self._home.store)
         try:
@@ -163,7 +177,7 @@ async def test_a_stream_cut_by_a_kill_and_retried_is_one_turn(
     await listen_until(stream, "an answer")
     conversation = stream.response.headers["x-holdfast-conversation-id"]
     turn = stream.response.headers["x-holdfast-turn-id"]
-    await asyncio.sleep(3 * CHECKPOINT)
+    await serving.checkpointed(turn, "Half an answer")
     await serving.kill()
     with pytest.raises(openai.APIConnectionError):
         [chunk async for chunk in stream]
@@ -189,7 +203,7 @@ async def test_a_reply_cut_by_a_kill_and_not_retried_is_kept_and_marked(
     await serving.start()
     stream = await ask(serving.client(), "hi", by_key("k"), stream=True)
     await listen_until(stream, "an answer")
-    await asyncio.sleep(3 * CHECKPOINT)
+    await serving.checkpointed(stream.response.headers["x-holdfast-turn-id"], "Half an answer")
     await serving.again()
     answer = await ask(serving.client(), "go on", by_key("k"))
     sent = upstream.chats[1].json["messages"]

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
+from holdfast.runtime.turns.agent_loop import AgentLoop
 from holdfast.server import limits, work
 from holdfast.server.work import check_values
 from tests.integration.api.chatting import until, user
@@ -120,6 +121,22 @@ async def test_one_key_may_have_so_many_turns_running(start_server: StartServer)
     await until(lambda: not server.services.runner.running, "they end")
     assert (await ada.post(CHAT, json=HELLO)).status_code == 200
     assert server.services.limits.turns.running(_key_id(ada)) == 0
+
+
+async def test_a_turn_no_longer_counts_when_its_answer_arrives(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+
+    async def compacts_for_long(_: AgentLoop) -> None:
+        await may_end.wait()
+
+    monkeypatch.setattr(AgentLoop, "compact_if_over_threshold", compacts_for_long)
+    server = await start_server(ScriptedModel(["done"] * 4), limits={"turns_per_key": 1})
+    ada = await server.client_of("ada")
+    for stream in (False, True) * 2:
+        assert (await ada.post(CHAT, json={**HELLO, "stream": stream})).status_code == 200
+    may_end.set()
 
 
 async def test_requests_that_wait_for_a_conversation_count_as_turns(start_server: StartServer) -> None:

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from holdfast.models.local import INSTALL, LocalModel, installed
+from holdfast.models.local import LocalModel, missing
 from tests.integration.api.chatting import by_key, conversation_of, sdk, stored, user
 from tests.integration.api.conftest import Running, StartServer
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not installed(), reason=f"the small local model is not installed: {INSTALL}"),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
 ]
 
 

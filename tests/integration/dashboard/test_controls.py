@@ -290,3 +290,93 @@ async def test_every_page_is_reached_on_a_phone(site: Site) -> None:
         await page.get_by_label("Pages").get_by_role("link", name=name, exact=True).click()
         await expect(page.get_by_label("Pages").locator("summary")).to_contain_text(name)
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+# --- long lists, lines and waits ---------------------------------------------------------------------------
+
+
+async def test_a_conversation_s_row_counts_all_of_its_sessions(site: Site) -> None:
+    for text in ("one", "two", "three"):
+        where = await say(site, text, key="cli:long")
+        await site.server.client.post(f"/api/sessions/{where['session_id']}/end", json={})
+    await say(site, "short", key="cli:short")
+    page = await site.visitor()
+    await page.goto("/sessions")
+    row = page.locator("tr[data-row]").filter(has_text="cli:long")
+    await expect(row.locator("[data-label=messages]")).to_have_text("6")
+    await expect(row.get_by_title("in 3 sessions")).to_be_visible()
+    await expect(page.locator("tr[data-row]").first).to_contain_text("cli:short")
+    await page.get_by_role("link", name="Messages").click()
+    await expect(page.locator("tr[data-row]").first).to_contain_text("cli:long")
+    await page.get_by_role("link", name="Every session").click()
+    await expect(page.locator("tr[data-row]")).to_have_count(4)
+
+
+async def test_a_list_is_found_by_first_words_counted_sorted_and_paged(site: Site) -> None:
+    for number in range(60):
+        await say(site, f"Tide number {number:02}", key=f"web:{number:02}")
+    await say(site, "Nothing else", key="cli:other")
+    page = await site.visitor()
+    await page.goto("/sessions")
+    await page.get_by_label("First words").fill("tide num")
+    await expect(page.get_by_role("status")).to_contain_text("60 matching, 1 to 50 shown")
+    await page.get_by_role("link", name="Conversation", exact=True).click()
+    await expect(page.locator("tr[data-row]").first).to_contain_text("Tide number 00")
+    await page.get_by_role("link", name="Next page").click()
+    await expect(page.locator("tr[data-row]")).to_have_count(10)
+    await expect(page.locator("tr[data-row]").last).to_contain_text("Tide number 59")
+    await page.get_by_role("link", name="Previous page").click()
+    await expect(page.locator("tr[data-row]")).to_have_count(50)
+    await page.goto("/search?q=tide")
+    await expect(page.get_by_role("status")).to_contain_text("messages, 1 to 50 shown")
+    await page.get_by_role("link", name="Next page").click()
+    await expect(page.get_by_role("status")).to_contain_text(" 51 to ")
+    await page.goto("/sessions?state=loud")
+    await expect(page.get_by_role("alert")).to_contain_text("State must be one of")
+
+
+async def test_the_words_of_a_search_are_marked_in_the_conversation(site: Site) -> None:
+    await say(site, "The harbour is closed; harbours open at nine.", key="cli:a")
+    page = await site.visitor()
+    await page.goto("/search?q=harbour")
+    await page.locator("[data-row] a.row").last.click()
+    await expect(page.locator(".message:target")).to_contain_text("harbour")
+    marked = "[...(CSS.highlights.get('found') || [])].map((range) => range.toString())"
+    found = await page.evaluate(marked)
+    assert len(found) >= 2 and set(found) == {"harbour"}
+
+
+async def test_a_long_line_is_drawn_whole_in_a_chosen_size(site: Site) -> None:
+    for number in range(30):
+        where = await say(site, f"Round {number} of the tide", key="cli:line")
+        await site.server.client.post(f"/api/sessions/{where['session_id']}/end", json={})
+    page = await site.visitor()
+    await page.goto(f"/sessions/{where['session_id']}")
+    await expect(page.locator("svg.lineage")).to_contain_text("30. Round 29 of the tide")
+    await page.locator("#lineage").get_by_role("link", name="6 older sessions").click()
+    await expect(page.locator("svg.lineage .knot")).to_have_count(30)
+    tall = await page.evaluate("document.querySelector('svg.lineage').clientHeight")
+    await page.get_by_role("link", name="Small").click()
+    await expect(page.get_by_role("link", name="Small")).to_have_attribute("aria-current", "true")
+    assert await page.evaluate("document.querySelector('svg.lineage').clientHeight") < 0.6 * tall
+    await page.get_by_role("link", name="Large").click()
+    await page.locator("svg.lineage a").first.click()
+    await expect(page.get_by_text("Round 0 of the tide").first).to_be_visible()
+
+
+async def test_the_timeline_has_the_steps_of_each_turn(site: Site) -> None:
+    for number in range(30):
+        where = await say(site, f"Round {number} of the tide", key="cli:line")
+    page = await site.visitor()
+    await page.goto(f"/sessions/{where['session_id']}")
+    await page.get_by_role("link", name="Step by step").click()
+    turns = page.locator("article.turn")
+    await expect(turns).to_have_count(25)
+    await expect(turns.first).to_contain_text("Round 29 of the tide")
+    await expect(turns.first.locator("tr").last).to_contain_text("model")
+    await page.get_by_role("link", name="Each its own").click()
+    await expect(page.get_by_role("link", name="Each its own")).to_have_attribute("aria-current", "true")
+    await page.get_by_role("link", name="Older turns").click()
+    await expect(turns).to_have_count(5)
+    await turns.last.locator("a.row").click()
+    await expect(page.locator(".message:target")).to_contain_text("Round 0 of the tide")

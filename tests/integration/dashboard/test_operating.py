@@ -229,14 +229,15 @@ def logged(site: Site) -> Iterator[LogBuffer]:
     access.setLevel(before)
 
 
-async def test_logs_are_shown_by_level_with_requests(site: Site, logged: LogBuffer) -> None:
+async def test_logs_are_filtered_by_level_kind_and_text(site: Site, logged: LogBuffer) -> None:
     log = logging.getLogger("holdfast.test")
     log.warning("the tide is late")
     try:
         raise ValueError(HOSTILE[0])
     except ValueError:
-        log.exception("the tide failed: %s", HOSTILE[1])
+        log.exception("the tide failed: %s (request req_tide)", HOSTILE[1])
     await site.server.say("a pearl")
+    await site.server.client.get("/api/sessions/sess_none")
     page = await site.visitor()
     await page.locator("nav summary").click()
     await page.get_by_role("link", name="Logs").click()
@@ -245,12 +246,48 @@ async def test_logs_are_shown_by_level_with_requests(site: Site, logged: LogBuff
     await page.get_by_text("Traceback", exact=True).click()
     await expect(page.locator(".loglines pre")).to_contain_text("ValueError")
     assert await page.evaluate(f"typeof {MARK}") == "undefined"
-    await expect(page.get_by_text("POST /v1/chat/completions 200")).to_have_count(0)
-    await page.get_by_label("requests").check()
-    await expect(page.get_by_text("POST /v1/chat/completions 200")).to_be_visible()
+    chat = rows.filter(has_text="POST /v1/chat/completions")
+    await expect(chat).to_contain_text("200")
     assert "pearl" not in await page.content()
+    await expect(rows.filter(has_text="GET /logs")).to_have_count(0)
+    await page.get_by_label("Kind").select_option("everything")
+    await expect(rows.filter(has_text="GET /static/{name}").first).to_be_visible()
+    await page.get_by_label("Kind").select_option("no requests")
+    await expect(chat).to_have_count(0)
+    await page.get_by_label("Kind").select_option("only failed requests")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("404")
+    await page.get_by_label("Kind").select_option("without pages")
     await page.get_by_label("Level").select_option("error")
     await expect(rows).to_have_count(1)
+    await page.get_by_title("Lines of req_tide").click()
+    await expect(page.get_by_role("status")).to_contain_text("1 line with “req_tide”")
+    await page.get_by_role("link", name="Show all").click()
+    await expect(rows.filter(has_text="the tide is late")).to_be_visible()
+    await page.get_by_label("Text, route").fill("no such line")
+    await expect(page.get_by_text("No matching lines.")).to_be_visible()
+
+
+async def test_logs_are_live_until_they_are_paused(site: Site, logged: LogBuffer) -> None:
+    log = logging.getLogger("holdfast.test")
+    page = await site.visitor()
+    await page.goto("/logs")
+    log.warning("high water")
+    await expect(page.get_by_text("high water")).to_be_visible()
+    await page.get_by_label("live").uncheck()
+    await page.wait_for_load_state("networkidle")
+    log.warning("low water")
+    await page.evaluate("new Promise((done) => setTimeout(done, 4000))")
+    await expect(page.get_by_text("low water")).to_have_count(0)
+    await page.get_by_label("live").check()
+    await expect(page.get_by_text("low water")).to_be_visible()
+
+
+async def test_an_error_page_leads_to_its_lines_in_the_log(site: Site, logged: LogBuffer) -> None:
+    page = await site.visitor()
+    await page.goto("/sessions/sess_none")
+    await page.get_by_title("Its lines in the log").click()
+    await expect(page.locator(".loglines tbody tr")).to_contain_text("GET /sessions/{id}")
 
 
 async def test_logs_are_for_admins(site: Site) -> None:

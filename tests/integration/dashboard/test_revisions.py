@@ -188,4 +188,4 @@ async def test_a_search_marks_its_hits_and_links_to_the_message(server: Running)
     client = await logged_in(server)
     page = (await client.get("/search?q=tid")).text
     assert "1 message<" in page and "high &lt;b&gt;<mark>tid</mark>e&lt;/b&gt;" in page
-    assert f'/sessions/{said["session_id"]}?before=31#m1"' in page
+    assert f'/sessions/{said["session_id"]}?before=31&amp;find=tid#m1"' in page

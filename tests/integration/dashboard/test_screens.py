@@ -144,7 +144,7 @@ OTHERS = {
     "memories": "/memories",
     "notices": "/notices?state=all",
     "nodes": "/nodes?gone=1",
-    "logs": "/logs?requests=1",
+    "logs": "/logs",
     "usage": "/usage",
     "settings": "/settings",
     "keys": "/keys",
@@ -184,7 +184,8 @@ async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
             await looked_at(page, path)
             await expect(page.locator("[data-connection]")).to_have_class("dot on")
             await page.screenshot(path=kept / f"{name}-{width}-{'dark' if dark else 'light'}.png")
-    others = {**OTHERS, "end": f"/sessions/{session}/end", "fork": f"/sessions/{session}/fork"}
+    own = ("end", "fork", "summary", "lineage", "timeline")
+    others = {**OTHERS, **{name: f"/sessions/{session}/{name}" for name in own}}
     desk = await site.visitor(width=1440, height=900)
     narrow = await site.visitor(width=390, height=844)
     for path in others.values():

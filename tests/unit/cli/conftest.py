@@ -6,10 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 
@@ -64,3 +66,11 @@ def home(tmp_path: Path) -> Iterator[Home]:
     os.chdir(tmp_path)
     yield Home(tmp_path / "home")
     os.chdir(here)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_tree() -> Iterator[None]:
+    """To build all commands takes five times as long as to show the help of one: here it is done once."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("typer.testing._get_command", cache(typer.main.get_command))
+        yield

@@ -203,7 +203,7 @@ def test_doctor_finds_a_wrong_size_and_mends_it(home: Home) -> None:
     connection.close()
     done = home.run("doctor")
     assert done.returncode == 1
-    assert "✗ every conversation's size is the sum of its messages' and checkpoints' bytes" in done.stdout
+    assert "✗ every conversation's size is the sum of the bytes of what is stored in it" in done.stdout
     assert "`holdfast doctor --repair` fixes this." in done.stdout
     assert "recounted the bytes of 1 conversation" in home.ok("doctor", "--repair")
     assert home.json("doctor")["ok"]

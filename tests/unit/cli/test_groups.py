@@ -105,3 +105,9 @@ def test_wrong_usage_exits_2_and_shows_how_it_is_used(home: Home, arguments: lis
 
 def test_an_id_without_a_verb_is_answered_with_the_verb(home: Home) -> None:
     assert "holdfast sessions show sess_123" in home.run("sessions", "sess_123").stderr
+
+
+def test_a_subcommand_without_its_group_is_named_with_it(home: Home) -> None:
+    done = home.run("export")
+    assert done.returncode == 2 and "Did you mean `holdfast sessions export`?" in done.stderr
+    assert "Did you mean 'backup'" in home.run("backupp").stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import stat
+import threading
 from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import apsw
 import pytest
@@ -195,3 +197,22 @@ def test_a_port_that_is_not_known_before_the_start_is_not_guessed(home: Home) ->
     assert (done.returncode, done.stdout) == (1, "")
     assert "start it first: `holdfast serve`" in done.stderr
     assert not home.path.exists()
+
+
+def test_env_says_that_the_server_there_is_another_s(home: Home) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = home.run("env", HOLDFAST_SERVER__PORT=str(server.server_port))
+        server.shutdown()
+    assert done.returncode == 0 and done.stdout.count("export ") == 2
+    assert "does not accept this key: it belongs to another home" in done.stderr

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
+from holdfast.domain.local_time import boundary_after, boundary_of, minutes, wall_clock
 from holdfast.domain.resets import (
     Blocker,
     Decision,
@@ -15,12 +16,8 @@ from holdfast.domain.resets import (
     Reason,
     ResetMode,
     ResetPolicy,
-    boundary_after,
-    boundary_of,
     due,
-    minutes,
     verdict,
-    wall_clock,
 )
 from holdfast.domain.sessions import EndReason, Session
 from holdfast.domain.views import View

@@ -23,12 +23,12 @@ KEY = "sk-test-4242abcdefghijklmnop"
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "installed", lambda: True)
+    monkeypatch.setattr(local, "missing", lambda: None)
 
 
 @pytest.fixture
 def missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "installed", lambda: False)
+    monkeypatch.setattr(local, "weights", lambda: None)
 
 
 async def test_a_base_url_wins(server: MockUpstream, there: None) -> None:

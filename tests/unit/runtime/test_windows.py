@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.models import known_windows as windows
 from holdfast.models.effective_window import ASSUMED_WINDOW, WindowOrigin
+from holdfast.models.known_windows import Windows, is_known
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.turns import windows
-from holdfast.runtime.turns.windows import Windows, is_known
 from holdfast.settings import ModelSettings
 
 

@@ -203,6 +203,31 @@ async def test_a_large_conversation_comes_in_parts_and_goes_on_after_an_interrup
     assert (await take(another, file)).there == 1
 
 
+async def test_a_conversation_deleted_during_an_export_is_left_out_and_the_file_is_valid(
+    store: Store, another: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PAGE", 2)
+    node = await new_node(store)
+    for key in ("goes", "stays"):
+        for number in range(3):
+            await say(store, node, f"question {number}", f"answer {number}", key=key)
+    goes = (await store.resolve(OWNER, Address(key="goes"))).conversation.id
+    original = store.message_records
+
+    async def deleted_after_a_page(conversation_id: str, *, first: int, last: int, limit: int) -> object:
+        page = await original(conversation_id, first=first, last=last, limit=limit)
+        if conversation_id == goes and first == 1:
+            await store.delete_conversation(OWNER, goes)
+        return page
+
+    monkeypatch.setattr(store, "message_records", deleted_after_a_page)
+    file = await export(store, tmp_path / "x.jsonl")
+    assert goes.encode() not in file.read_bytes()
+    assert (await take(another, file)).conversations == 1
+    with pytest.raises(NotFound):
+        await another.resolve(OWNER, Address(key="goes"))
+
+
 async def test_files_come_in_parts_and_an_interrupted_import_stores_each_once(
     store: Store, another: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,9 @@ from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.nodes import NodeKind
 from holdfast.errors import BadSetting
 from holdfast.runtime.processes.supervisor import Supervisor
-from holdfast.runtime.tools.choose import toolbox_of
 from holdfast.settings import load
 from holdfast.store.sqlite.engine import SQLiteStore
-from holdfast.wiring import command_environment
+from holdfast.wiring import command_environment, toolbox_of
 
 SECRETS = (
     *("HOLDFAST_API_KEY", "OPENAI_API_KEY", "UPSTREAM_KEY", "PGPASSWORD"),

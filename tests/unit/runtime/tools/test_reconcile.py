@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from holdfast.runtime.tools.reconcile import ReconcileWebhook
+from holdfast.runtime.tools.open_calls import ReconcileWebhook
 from holdfast.runtime.tools.toolbox import ToolCall
 
 CALL = ToolCall("c", "terminal", "{}", "ada", "conv_1", "sess_1", "turn_1", "turn_1.2.0", frozenset())
