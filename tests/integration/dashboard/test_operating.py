@@ -192,11 +192,12 @@ async def test_processes_are_filtered_by_state_and_session(site: Site) -> None:
     supervisor = site.server.services.holdfast.supervisor
     first = (await site.server.say("hello", x_holdfast_session_key="cli:first"))["holdfast"]
     second = (await site.server.say("hello", x_holdfast_session_key="cli:second"))["holdfast"]
-    for where, command in ((first, "sleep 300"), (second, "sleep 301"), (second, "false")):
-        await supervisor.start("default", where["session_id"], command, str(site.home))
     page = await site.visitor()
     await page.goto("/processes?state=exited")
     rows = page.locator("tr[data-row]")
+    await expect(page.get_by_label("Session").get_by_role("option")).to_have_count(1)
+    for where, command in ((first, "sleep 300"), (second, "sleep 301"), (second, "false")):
+        await supervisor.start("default", where["session_id"], command, str(site.home))
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("exit 1")
     await page.get_by_label("State").select_option("running")
