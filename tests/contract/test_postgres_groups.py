@@ -417,5 +417,26 @@ async def test_many_events_with_state_in_one_group_take_as_many_round_trips_as_a
     assert found is not None and found.value == "30"
 
 
+async def test_a_group_that_fails_by_a_mistake_is_logged_and_its_writes_are_kept(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await new_node(store)
+    work = PostgresWriter._work
+
+    def mistaken(self: PostgresWriter, group: list[Any], *arguments: Any) -> None:
+        if len(group) > 1:
+            raise KeyError("a mistake")
+        work(self, group, *arguments)
+
+    monkeypatch.setattr(PostgresWriter, "_work", mistaken)
+    async with one_group(store) as start:
+        turns = [start(begin(store, node, f"turn {number}")) for number in range(2)]
+    for turn in turns:
+        assert isinstance(turn.result(), TurnBegun)
+    (line,) = [each for each in caplog.messages if "one by one" in each]
+    assert "2 writes failed (KeyError" in line
+    assert "a mistake" in caplog.text
+
+
 def test_nothing_queued_is_nothing_merged() -> None:
     assert merge([]) == []

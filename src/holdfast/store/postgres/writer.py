@@ -188,6 +188,16 @@ class PostgresWriter(GroupWriter[PostgresJob]):
                 error = self._try(group, GROUP_LOCK_SECONDS)
             if error is None:
                 return
+            if not isinstance(error, HoldfastError | Unmet | ConnectionLost) and not (
+                state_of(error) in RUN_AGAIN or state_of(error) == LOCKED
+            ):  # a mistake of ours: without this line it would only be slow. A server's text may quote values
+                log.warning(
+                    "a group of %d writes failed (%s %s) and is retried one by one",
+                    len(group),
+                    type(error).__name__,
+                    state_of(error),
+                    exc_info=None if isinstance(error, psycopg.Error) else error,
+                )
         for job in group:
             error = self._alone(job, error if isinstance(error, ConnectionLost) else None)
 
