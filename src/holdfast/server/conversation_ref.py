@@ -15,8 +15,9 @@ from ..domain.conversations import Address
 from ..domain.ids import check_name, is_ours, is_short
 from ..domain.notices import Notice
 from ..domain.queue import WhenBusy
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Session
-from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
+from ..domain.turns import Turn, TurnBegun, reset_before
 from ..domain.value import Value
 from ..errors import BadInput, NotFound
 from .client_names import ClientName, client_name

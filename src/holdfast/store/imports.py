@@ -33,8 +33,9 @@ from ..domain.records import (
     TurnRecord,
     bytes_in,
 )
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Edge
-from ..domain.turns import RequestKey, TurnStatus
+from ..domain.turns import TurnStatus
 from ..domain.views import View
 from ..errors import BadInput, Conflict
 from .resolve import conversation_of

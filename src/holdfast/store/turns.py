@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..domain.conversations import Address, Conversation
+from ..domain.drafts import Draft, first_event_of
 from ..domain.events import EventType
 from ..domain.history import EMPTY
 from ..domain.ids import storable
@@ -19,13 +20,12 @@ from ..domain.messages import NewMessage, size_of
 from ..domain.notices import Notice
 from ..domain.queue import as_joined
 from ..domain.recovery import Cause, Recovery
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Edge, Session
 from ..domain.turns import (
     Delivery,
-    Draft,
     ForkPoint,
     Lease,
-    RequestKey,
     Turn,
     TurnBegun,
     TurnFailure,
@@ -37,7 +37,6 @@ from ..domain.turns import (
     TurnWaits,
     check_step,
     check_unanswered,
-    first_event_of,
     is_due,
 )
 from ..domain.usage import input_tokens, output_tokens, tokens_in, usable_usage

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from ...domain import turns
+from ...domain.drafts import Draft, drafted_text
 from ...domain.ids import message_id
 from ...domain.messages import Message, MessageStatus
 from ...domain.responses import Response
-from ...domain.turns import Delivery, Draft, Turn, TurnStatus
+from ...domain.turns import Delivery, Turn, TurnStatus
 from ...domain.value import Value
 from ...errors import NotFound
 from ..conversation_ref import about
@@ -121,7 +121,7 @@ class Record(Value, frozen=True):
         """The items, as far as drafts hold them, of the reply that will be message `seq`."""
         drafted = await call.hf.drafts(self.turn.id)
         kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier reply
-        texts = {name: text for name, text in turns.said(kept).items() if text}
+        texts = {name: text for name, text in drafted_text(kept).items() if text}
         if not texts:
             return []
         reply = {"role": "assistant", "content": "", **texts}
