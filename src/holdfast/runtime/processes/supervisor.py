@@ -36,7 +36,7 @@ from ...os_support import identity, running_processes, send_signal
 from ...store.store import Store
 from .. import periodic
 from .files import ProcessFiles
-from .launcher import POLL_SECONDS, START_SECONDS, Command, Launcher, ProcessReader
+from .launcher import POLL_SECONDS, START_SECONDS, Launcher, ProcessReader
 from .probe import Look, is_here, look, members, sample
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,7 @@ class Supervisor(ProcessReader):
         self._own_node = own_node
         self.limits = limits
         self._launcher = Launcher(store, own_node, directory, environment, log_bytes)
+        self.start, self.watch = self._launcher.start, self._launcher.watch
         self._kept = kept
         self._monotonic = monotonic
         self._terminated: dict[str, float] = {}
@@ -132,29 +133,6 @@ class Supervisor(ProcessReader):
             self._next_forgetting = self._monotonic() + FORGET_EVERY_SECONDS
             await self.forget_once()
         return done
-
-    # --- starting ----------------------------------------------------------------------------------
-
-    async def start(
-        self,
-        owner: str,
-        session_id: str,
-        command: Command,
-        cwd: str | Path | None = None,
-        *,
-        stdin: bool = False,
-        variables: Mapping[str, str] | None = None,
-    ) -> Process:
-        """Start a background command in an open session; a string is run by the shell.
-
-        `stdin`: input can be written; otherwise stdin is empty. `variables` are added to its environment.
-        """
-        return await self._launcher.start(owner, session_id, command, cwd, stdin=stdin, variables=variables)
-
-    async def watch(self, owner: str, session_id: str, pid: int, *, may_stop: bool = True) -> Process:
-        """Supervise a process of this machine and user that was started elsewhere. It has no log, and its
-        exit code is not known."""
-        return await self._launcher.watch(owner, session_id, pid, may_stop=may_stop)
 
     # --- supervising -------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from ..conversation_ref import (
     conversation_ref_of,
     headers_begun,
     headers_of,
+    to_store,
 )
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import HttpError, failure_of
@@ -46,7 +47,6 @@ from ..queued import is_queued, queued_answer
 from ..routes import Parameter, Route
 from ..schemas import Count, HoldfastObject
 from ..start_turn import about_to_send, prompted, start_turn, turn_request
-from ..stored_requests import to_store
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer
 from ..work import check_counts
 from .chains import Chain

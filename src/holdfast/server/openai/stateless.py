@@ -28,7 +28,7 @@ from ..client_names import side_request
 from ..conversation_ref import STORED, ConversationRef
 from ..http import JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, failure_of
-from ..rate_limits import counted
+from ..limits import counted
 from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
 from .response_events import Event, ResponseEvents, encoded, frame
 from .response_object import response_error, state_of
