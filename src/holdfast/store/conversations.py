@@ -16,10 +16,11 @@ from ..domain.messages import NewMessage, size_of
 from ..domain.sessions import Session
 from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
 from . import processes
+from .nodes import release_orphaned
 from .resets import schedule_reset, session_for, touch
 from .resolve import ResolvedRow, conversation_of, place, session_of
 from .rows import to_conversation, to_conversation_with_metadata, to_json, to_session_spoken_in
-from .sessions import check_quotas, open_conversation, release_orphaned, require_node
+from .sessions import check_quotas, open_conversation, require_node
 from .transaction import Q, Transaction
 from .values import Page, check_limit
 

@@ -50,6 +50,7 @@ from ..errors import (
 from .api_keys import spend
 from .deliveries import add_reply, add_response_event
 from .forks import fork_for
+from .nodes import release_orphaned
 from .notices import add as add_notice
 from .notices import give, tell
 from .request_keys import insert_key, is_newest, known_request
@@ -57,11 +58,7 @@ from .resets import schedule_reset, session_for, touch
 from .resolve import conversation_of, find, lookup, session_of
 from .responses import answered_by, append_draft, holds, insert_response
 from .rows import Row, to_json, to_session_spoken_in, to_time, to_turn
-from .sessions import (
-    check_quotas,
-    open_conversation,
-    release_orphaned,
-)
+from .sessions import check_quotas, open_conversation
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, end_without_answer
 from .values import LARGEST_LIST, check_limit
