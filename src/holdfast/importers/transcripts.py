@@ -156,7 +156,7 @@ class TranscriptImporter:
             self.taken.problems.append(f"{transcript.id}: {error}")
 
     async def _grow(self, transcript: Transcript, known: Imported) -> None:
-        if known.stand is None:
+        if known.version is None:
             self.taken.deleted.append(transcript.id)
             return
         fresh = [message for message in transcript.messages if message.began > known.last_row]
@@ -167,12 +167,12 @@ class TranscriptImporter:
         if not fresh:
             self.taken.unchanged += 1
             return
-        if known.held or known.gone_on or known.stand.tip_id != known.session_id:
+        if known.held or known.gone_on or known.version.tip_id != known.session_id:
             self.taken.gone_on.append(transcript.id)
             return
         record, _ = await self._store.record(self._owner, known.conversation_id)
         tip = await self._store.session(self._owner, known.session_id)
-        writing = Writing(self._origin, record, known.stand, tip.ordinal + 1)
+        writing = Writing(self._origin, record, known.version, tip.ordinal + 1)
         writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
         await self._write(writing, transcript, fresh, known)
 

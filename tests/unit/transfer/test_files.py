@@ -264,7 +264,7 @@ async def test_an_import_that_misses_files_is_not_taken_for_a_whole_one(
     original = another.import_part
 
     async def first_only(part: Part) -> None:
-        if part.behind is not None:
+        if part.expected is not None:
             raise ConnectionError
         await original(part)
 

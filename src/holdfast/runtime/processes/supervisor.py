@@ -202,8 +202,8 @@ class Supervisor(ProcessReader):
         if await self._store.end_process(process.id, state, exit_code=code, at=at, why=found.why):
             done.ended.append(process.id)
             self._terminated.pop(process.id, None)
-            told = f"with code {code}" if code is not None else found.why
-            log.info("%s %s: %s", log_name(process), state.value, told)
+            how = f"with code {code}" if code is not None else found.why
+            log.info("%s %s: %s", log_name(process), state.value, how)
 
     async def _give_up(self, process: Process, done: Supervised) -> bool:
         """Give up a start whose node died, once START_SECONDS have passed."""
