@@ -25,7 +25,7 @@ from ..domain.sessions import Edge, EndReason
 from ..domain.views import View
 from ..errors import BadInput, BadMessage, Conflict
 from ..store.store import Store
-from .writing import PartWriter, Progress, SourceMessage, Taken, Writing, unheard
+from .writing import PartWriter, SourceMessage, StepProgress, Taken, Writing, no_step_progress
 
 LONGEST_LINE = 64 << 20
 LONGEST_TITLE = 200
@@ -117,7 +117,7 @@ class TranscriptImporter:
     """Imports transcripts into a store, for one owner. Parents must come before their sub-agents."""
 
     def __init__(
-        self, store: Store, owner: str, origin: str, files: int, progress: Progress = unheard
+        self, store: Store, owner: str, origin: str, files: int, progress: StepProgress = no_step_progress
     ) -> None:
         self._store = store
         self._owner = owner

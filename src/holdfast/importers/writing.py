@@ -38,11 +38,11 @@ PART_MESSAGES = 1000
 PART_BYTES = 4 << 20
 PARTS_TOGETHER = 64
 
-Progress = Callable[[str, int, int], None]
+StepProgress = Callable[[str, int, int], None]
 """Called with the step, how much of it is done, and the total."""
 
 
-def unheard(what: str, done: int, whole: int) -> None:
+def no_step_progress(what: str, done: int, whole: int) -> None:
     """Report no progress."""
 
 

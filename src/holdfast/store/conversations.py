@@ -77,7 +77,7 @@ def add_beside(
     messages: Sequence[NewMessage],
     beside: int,
 ) -> int:
-    """The same. `beside`: bytes of what the caller stores with them, which count too."""
+    """`add_messages`; `beside`: bytes of other data that the caller stores with them, which count too."""
     if not messages:
         raise BadInput("there must be at least one message to add")
     require_node(tx, node_id)
@@ -104,7 +104,7 @@ def add_to_ready(
     *,
     beside: int = 0,
 ) -> int:
-    """The same for a conversation that was found ready (`is_ready_for`) in this transaction: fewer
+    """`add_beside` for a conversation that was found ready (`is_ready_for`) in this transaction: fewer
     statements, none of which has to be awaited."""
     adds, seen = size_of(messages) + beside, reached.seen
     check_quotas(tx, owner, adds, seen.conversation_id, reached.held)
@@ -129,7 +129,7 @@ def touch_ready(tx: Transaction, reached: ResolvedRow) -> None:
 
 
 def _touch(tx: Transaction, session: Session) -> None:
-    """The same for a session whose value already has it."""
+    """Store the activity that this value of the session already has."""
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
         schedule_reset(tx, session)

@@ -26,7 +26,7 @@ from ...domain.sessions import IMPORTED_PREFIX, Edge
 from ...domain.views import View
 from ...errors import BadInput, Conflict, NotFound
 from ...store.store import Store
-from ..writing import PartWriter, Progress, Taken, Writing, origin_of, unheard
+from ..writing import PartWriter, StepProgress, Taken, Writing, no_step_progress, origin_of
 from .context_range import ContextRange, survey, undone_before
 from .home import memories_of
 from .lineage import HermesLineage, SessionLine
@@ -98,7 +98,7 @@ class Importer:
         store: Store,
         owner: str,
         seen: HomeSnapshot,
-        progress: Progress = unheard,
+        progress: StepProgress = no_step_progress,
     ) -> None:
         self._store = store
         self._owner = owner

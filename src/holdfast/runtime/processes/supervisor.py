@@ -37,7 +37,7 @@ from ...store.store import Store
 from .. import periodic
 from .files import ProcessFiles
 from .launcher import POLL_SECONDS, START_SECONDS, Launcher, ProcessReader
-from .probe import Look, is_here, look, members, sample
+from .probe import ProbeResult, is_here, members, probe, sample
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Supervisor(ProcessReader):
 
     async def _settle_one(self, process: Process, done: Supervised) -> bool:
         """Record its start or end; True if it still runs."""
-        found = await asyncio.to_thread(look, process, self._directory)
+        found = await asyncio.to_thread(probe, process, self._directory)
         if process.state is ProcessState.STARTING:
             if process.watched:
                 await self._store.process_started(process.id, process.identity)
@@ -194,7 +194,7 @@ class Supervisor(ProcessReader):
             await self._store.process_finished(process.id, found.ending.exit_code)
         return found.alive
 
-    async def _note_end(self, process: Process, found: Look, done: Supervised) -> None:
+    async def _note_end(self, process: Process, found: ProbeResult, done: Supervised) -> None:
         ending = found.ending
         code = ending.exit_code if ending else process.exit_code
         state = end_of(process, code, ending is not None)
