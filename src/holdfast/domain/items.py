@@ -1,6 +1,7 @@
 """Items: JSON values that programs and adapters keep for an owner, by space, namespace and name.
 
-A space is one use of them: the state of conversations, or the data of an adapter. An item may belong to a conversation: then it is deleted with it.
+A space is one use of them: the state of conversations, or the data of an adapter. An item may belong to a
+conversation: then it is deleted with it.
 """
 
 from __future__ import annotations
