@@ -124,7 +124,7 @@ class Supervisor(ProcessReader):
         done = Supervised()
         mine = await self.adopt_once(done)
         mine = await self._settle(mine, done)
-        await self.stop_once(mine, done)
+        await self._stop_requested(mine, done)
         if mine and self._monotonic() >= self._next_sample:
             every = self.limits.active_window.total_seconds() / SAMPLES_PER_WINDOW
             self._next_sample = self._monotonic() + min(every, LONGEST_BETWEEN_SAMPLES)
@@ -317,12 +317,10 @@ class Supervisor(ProcessReader):
             if elsewhere or not await self._claim(process):
                 return
         done = Supervised()
-        await self.stop_once(await self._settle([process], done), done)
+        await self._stop_requested(await self._settle([process], done), done)
 
-    async def stop_once(self, mine: Sequence[Process] | None = None, done: Supervised | None = None) -> None:
+    async def _stop_requested(self, mine: Sequence[Process], done: Supervised) -> None:
         """Execute stop requests: SIGTERM, and after the grace period SIGKILL, to the whole process tree."""
-        done = Supervised() if done is None else done
-        mine = await self.adopt_once(done) if mine is None else mine
         for process in mine:
             if process.stopping and process.may_stop:
                 await self._alone(process, self._stop_one(process, done), done)

@@ -71,8 +71,8 @@ class Outcome(msgspec.Struct, frozen=True):
 class ReconcileWebhook:
     """A `Reconcile` that asks the webhook at `url`."""
 
-    def __init__(self, url: str, timeout_seconds: float = RECONCILE_SECONDS) -> None:
-        self._webhook = Webhook(url, timeout_seconds)
+    def __init__(self, url: str) -> None:
+        self._webhook = Webhook(url, RECONCILE_SECONDS)
 
     async def __call__(self, call: ToolCall) -> str | None:
         asked = {
