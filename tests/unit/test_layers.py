@@ -63,7 +63,7 @@ NOT_IN_DOMAIN = {
 EXCEPT = {("holdfast.domain.ids", "secrets"), ("holdfast.domain.ids", "os")}
 CLOCK_CALLS = {"now", "utcnow", "today"}
 
-MOST_SPINE_LINES, MOST_SPINE_FILES = 9_500, 31
+MOST_SPINE_LINES, MOST_SPINE_FILES = 9_250, 31
 """As it is, with the whole contract of the store. The aim is 7,000 lines in 28 files: lower these with every
 step towards it."""
 
