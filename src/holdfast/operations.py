@@ -198,10 +198,8 @@ class Operations(StoreOperations):
                 cursor is None
                 or (session.last_activity_at, session.id) < (cursor.last_activity_at, cursor.id)
             )
-            and (wanted.source is None or session.source == wanted.source)
-            and (wanted.key is None or session.key == wanted.key)
+            and wanted.includes(session)
             and (wanted.title is None or wanted.title.lower() in _heading(session).lower())
-            and (not wanted.newest or session.id == session.tip_id)
         ]
         return Page(found[:limit], len(found) > limit), states
 

@@ -338,10 +338,7 @@ def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | No
     return [
         session
         for session in found
-        if (wanted.ended is None or session.ended == wanted.ended)
-        and (wanted.source is None or session.source == wanted.source)
-        and (wanted.key is None or session.key == wanted.key)
-        and (not wanted.newest or session.id == session.tip_id)
+        if (wanted.ended is None or session.ended == wanted.ended) and wanted.includes(session)
     ]
 
 
