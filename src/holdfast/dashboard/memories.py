@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 from ..cli.format import count
-from ..domain.api_keys import ALL_OWNERS
 from ..errors import HoldfastError
 from ..server.http import HttpResponse
 from .actions import CHOSEN, Act, chosen_fields
 from .pages import go, html
 from .request import PageRequest
+from .sessions import EVERYBODY
 
 PAGE = 50
 MOST_COUNTED = 100
@@ -27,7 +27,7 @@ FORGET = Act(
 
 
 async def memories(visit: PageRequest) -> HttpResponse:
-    if visit.owner_named == ALL_OWNERS:  # memories are read one owner at a time
+    if visit.owner_named == EVERYBODY:  # memories are read one owner at a time
         return go(visit.link("/memories", owner=None))
     asked = {"q": visit.query("q"), "key": visit.query("key"), "after": visit.query("after")}
     page, dead, pending, running = await asyncio.gather(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..domain.api_keys import ALL_OWNERS, check_admin
+from ..domain.api_keys import check_admin
 from ..domain.headings import NO_SUMS, ConversationSums
 from ..domain.pages import MOST_SORTED, Found, SessionFilter, SessionSort
 from ..domain.sessions import SessionState
@@ -28,6 +28,7 @@ PAGE = 50
 MOST_FOUND = 300
 """How many of the best hits of a search are filtered and counted."""
 MOST_MARKED = 20
+EVERYBODY = "*"
 PERIODS = {
     "24h": timedelta(hours=24),
     "7d": timedelta(days=7),
@@ -151,7 +152,7 @@ def _with_sums(session: Mapping[str, Any], sums: ConversationSums) -> Mapping[st
 
 async def search(visit: PageRequest) -> HttpResponse:
     asked = {name: visit.query(name) for name in ("q", "role", "source", "period")}
-    if visit.owner_named == ALL_OWNERS:  # messages are read one owner at a time
+    if visit.owner_named == EVERYBODY:  # messages are read one owner at a time
         return go(visit.link("/search", **{**asked, "owner": None}))
     found, is_all = await _found(visit, asked) if asked["q"] else ([], True)
     skip = visit.call.query_number("skip", 0)

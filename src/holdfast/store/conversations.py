@@ -129,7 +129,7 @@ def touch_ready(tx: Transaction, reached: ResolvedRow) -> None:
 
 
 def _touch(tx: Transaction, session: Session) -> None:
-    """Store the activity that this value of the session already has."""
+    """The same for a session whose value already has it."""
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
         schedule_reset(tx, session)
