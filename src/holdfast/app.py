@@ -6,7 +6,7 @@
             ...
 
 Every moving part is built in `Holdfast._build` and started in `Holdfast.start`, each in one list. What
-surfaces do with an open `Holdfast` is in `operations.py`.
+programs do with an open `Holdfast` is in `library.py`, what surfaces do in `operations.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
@@ -26,15 +26,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from . import __version__
 from .connectors.base import Connector, ConnectorDown, WrongSignature
 from .connectors.worker import Connectors, ConnectorWorker
-from .domain.conversations import Address, Conversation
-from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER, check_name
 from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
-from .domain.pages import Found, SessionFilter
-from .domain.sessions import EndReason, Session
+from .domain.sessions import EndReason
 from .domain.turns import TurnStatus
 from .errors import BadInput, BadSetting, StoreError, StoreUnusable
+from .library import LibraryOperations
 from .models.base import Model
 from .models.scripted import Answers, CallableModel
 from .operations import Operations
@@ -59,7 +57,7 @@ from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, Tu
 from .runtime.turns.preamble import TurnPreamble
 from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
-from .session import LiveSession, NodeServices
+from .session import NodeServices
 from .settings import (
     ConnectorSettings,
     MatrixSettings,
@@ -186,7 +184,7 @@ def restore_store(settings: Settings, backup: Path, progress: Progress = no_prog
     return restore(backup, database_path(settings.store.url).absolute(), progress)
 
 
-class Holdfast(Operations):
+class Holdfast(LibraryOperations):
     """One node: sends heartbeats from entering to leaving. Use as an async context manager."""
 
     def __init__(
@@ -385,90 +383,6 @@ class Holdfast(Operations):
     ) -> None:
         await self.stop()
 
-    # --- operations for programs -------------------------------------------------------------------
-
-    async def session(
-        self,
-        key: str | None = None,
-        *,
-        id: str | None = None,
-        source: str = "",
-        attached: bool = True,
-    ) -> LiveSession:
-        """Resume or start the session that the next message of this key (or id) belongs to.
-
-        Neither: a new conversation. An attached session ends when this program does; a detached one
-        (`attached=False`) ends when its policy says so.
-        """
-        store = self.store
-        if id is not None:
-            id = await self.full_id(self.owner, id)
-        address = Address(id=id, key=key)
-        if source:
-            check_name("a source", source)
-
-        async def open_session() -> LiveSession:
-            node_id = self.heartbeat.node_id
-            session = await store.open_session(self.owner, address, node_id, source=source, attached=attached)
-            owner = session.answering_node
-            if owner not in (None, node_id) and await self.reaper.reap_if_dead(owner):
-                return await open_session()  # it belonged to a dead program: continue after it
-            return LiveSession(self._services, session, attached)
-
-        return await self.heartbeat.as_living(open_session)
-
-    async def sessions(
-        self,
-        *,
-        key: str | None = None,
-        source: str | None = None,
-        title: str | None = None,
-        ended: bool | None = None,
-        newest: bool = False,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[Session]:
-        """Sessions of this owner, the most recently active first.
-
-        `title`: a part of the title or key. `newest`: only the newest session of each conversation. `after`:
-        the id of the last session of the previous page. `limit`: at most 1,000.
-        """
-        wanted = SessionFilter(self.owner, ended, source, key, title, newest)
-        return list((await self.store.sessions(wanted, after=after, limit=limit)).items)
-
-    async def search(self, words: str, *, limit: int = 20) -> list[Found]:
-        """Messages of this owner that hold all these words, the best first. Each word counts from its
-        beginning; double quotes enclose a phrase. Raises SearchTimeout."""
-        return list(await self.store.search(self.owner, words, limit=limit))
-
-    async def conversation(self, name: str) -> Conversation:
-        """The conversation of this id (its own, or of a session, turn or response), key or alias. Raises
-        NotFound."""
-        found = await self.resolve_name(self.owner, name)
-        return await self.store.conversation(self.owner, Address(id=found.conversation.id, create=False))
-
-    async def delete(self, name: str) -> None:
-        """Delete the whole conversation of this id, key or alias permanently; a running turn is cancelled.
-        Raises NotFound."""
-        found = await self.resolve_name(self.owner, name)
-        await self.delete_conversation(self.owner, found.conversation.id, found.tip.running_turn)
-
-    async def export(self, name: str | None = None) -> AsyncIterator[bytes]:
-        """The conversation of this id, key or alias, or all of this owner's, as lines of JSON without line
-        ends; `holdfast import` reads them. Raises NotFound."""
-        chosen = None
-        if name is not None:
-            chosen = (await self.resolve_name(self.owner, name)).conversation.id
-        async for line in self.exported(self.owner, chosen):
-            yield line
-
-    def events(self, after: int = 0, *, follow: bool = False) -> EventFeed:
-        """The events after event `after`: `await` it for a list, or `async for` over it.
-
-        With `follow`, iteration continues forever with new events.
-        """
-        return EventFeed(self.store, self.owner, after, follow)
-
 
 def answer_with(
     node: Holdfast,
@@ -563,35 +477,6 @@ def _export_telemetry(node: Holdfast, model: Model, runner: TurnRunner) -> None:
 def _compactor_of(node: Holdfast, model: Model) -> Compactor:
     rules = compaction_rules_of(node.settings)
     return Compactor(node.store, node.heartbeat, node.gate, model, node.settings.model, rules)
-
-
-class EventFeed:
-    """Events after a cursor, as a list (`await`) or one by one (`async for`)."""
-
-    def __init__(self, store: Store, owner: str, after: int, follow: bool) -> None:
-        self._store = store
-        self._owner = owner
-        self._after = after
-        self._follow = follow
-
-    def __await__(self) -> Generator[Any, None, list[Event]]:
-        return self._list().__await__()
-
-    async def _list(self) -> list[Event]:
-        return [event async for event in EventFeed(self._store, self._owner, self._after, False)]
-
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        cursor = self._after
-        while True:
-            version = self._store.version()
-            batch = await self._store.events(owner=self._owner, after=cursor)
-            for event in batch:
-                cursor = event.id
-                yield event
-            if not batch:
-                if not self._follow:
-                    return
-                await self._store.changed(version, 1.0)
 
 
 def open(

@@ -66,8 +66,7 @@ if TYPE_CHECKING:
     from .importers.hermes.importer import HermesTaken
     from .importers.hermes.snapshot import HomeSnapshot
     from .importers.transcripts import Transcript
-    from .importers.writing import Progress as Shows
-    from .importers.writing import Taken
+    from .importers.writing import StepProgress, Taken
     from .transfer.files import Carried
 
 SCAN = 200
@@ -199,10 +198,8 @@ class Operations(StoreOperations):
                 cursor is None
                 or (session.last_activity_at, session.id) < (cursor.last_activity_at, cursor.id)
             )
-            and (wanted.source is None or session.source == wanted.source)
-            and (wanted.key is None or session.key == wanted.key)
+            and wanted.includes(session)
             and (wanted.title is None or wanted.title.lower() in _heading(session).lower())
-            and (not wanted.newest or session.id == session.tip_id)
         ]
         return Page(found[:limit], len(found) > limit), states
 
@@ -642,14 +639,14 @@ class Operations(StoreOperations):
 
         return await FileImporter(self.store, path, owner, progress).run()
 
-    async def import_hermes(self, owner: str, seen: HomeSnapshot, progress: Shows) -> HermesTaken:
+    async def import_hermes(self, owner: str, seen: HomeSnapshot, progress: StepProgress) -> HermesTaken:
         """Import a snapshot of a Hermes home for one owner."""
         from .importers.hermes.importer import Importer
 
         return await Importer(self.store, owner, seen, progress).run()
 
     async def import_transcripts(
-        self, owner: str, origin: str, transcripts: Iterable[Transcript], files: int, progress: Shows
+        self, owner: str, origin: str, transcripts: Iterable[Transcript], files: int, progress: StepProgress
     ) -> Taken:
         """Import transcripts of a program, `files` of them, for one owner."""
         from .importers.transcripts import TranscriptImporter

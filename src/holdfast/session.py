@@ -24,15 +24,15 @@ from .domain.compaction import Compacted
 from .domain.context_size import Size
 from .domain.contexts import Context
 from .domain.conversations import Address
+from .domain.drafts import Draft
 from .domain.ids import check_name, new_id
 from .domain.memories import Memory
 from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.processes import Process
+from .domain.request_keys import RequestKey
 from .domain.sessions import EndReason, Session
 from .domain.turns import (
-    Draft,
     Lease,
-    RequestKey,
     Turn,
     TurnBegun,
     TurnFailure,

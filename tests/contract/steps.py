@@ -11,15 +11,17 @@ from holdfast.domain.attachments import Attachment, FileRef
 from holdfast.domain.connectors import Batch, ConnectorClaim, Incoming
 from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import Draft
 from holdfast.domain.events import Event
 from holdfast.domain.flushes import FlushRules
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import Message, NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.quotas import Quotas
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Draft, RequestKey, TurnBegun, TurnRequest
+from holdfast.domain.turns import TurnBegun, TurnRequest
 from holdfast.os_support import identity
 from holdfast.store.store import Store
 from holdfast.store.values import SessionFilter

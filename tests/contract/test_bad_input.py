@@ -14,7 +14,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import MAX_NAME, MAX_NAME_BYTES, new_id
 from holdfast.domain.messages import MAX_BODY_BYTES
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, BadMessage, HoldfastError, NotFound
 from holdfast.store.store import Store
 from holdfast.store.values import SessionFilter

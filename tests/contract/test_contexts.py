@@ -7,7 +7,8 @@ from holdfast.domain.context_size import weight_of
 from holdfast.domain.contexts import INTERRUPTED, NO_RESULT, OUTCOME_UNKNOWN
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import NotFound
 from holdfast.store.store import Store
 from tests.contract.conftest import Opener

@@ -6,7 +6,8 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import message_id, new_id
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost, NotFound
 from holdfast.store.store import Store
 from holdfast.store.values import SessionFilter

@@ -4,10 +4,11 @@ import contextlib
 
 import pytest
 
+from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import Draft, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput
 from holdfast.store.store import Store
 from tests.contract.steps import (

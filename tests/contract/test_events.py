@@ -11,11 +11,13 @@ from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
 from holdfast.domain.connectors import ConnectorClaim, Incoming
 from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import Draft
 from holdfast.domain.events import EVENT_MEANINGS, Event
 from holdfast.domain.nodes import Node
 from holdfast.domain.processes import ProcessState
 from holdfast.domain.recovery import Cause, Origin, RequestToStore
-from holdfast.domain.turns import Draft, RequestKey, TurnFailure, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.os_support import identity
 from holdfast.store.store import Store

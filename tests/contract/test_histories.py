@@ -11,12 +11,12 @@ from holdfast.domain.conversations import Address, Conversation
 from holdfast.domain.history import EMPTY, extended, fingerprint_of_body
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import (
     ConversationVersion,
     ForkPoint,
     NewResponse,
-    RequestKey,
     TurnBegun,
     TurnFailure,
     TurnOutdated,

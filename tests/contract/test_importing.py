@@ -22,8 +22,8 @@ from holdfast.domain.records import (
     MemoryRecord,
     MessageRecord,
     Part,
+    ReadVersion,
     SessionRecord,
-    Stand,
     TurnRecord,
 )
 from holdfast.errors import BadInput, Conflict
@@ -74,9 +74,9 @@ def said(number: int, session_id: str, **fields: Any) -> MessageRecord:
 
 
 def part(
-    *records: Hanging, behind: Stand | None = None, marks: Sequence[ImportMark] = (), **fields: Any
+    *records: Hanging, expected: ReadVersion | None = None, marks: Sequence[ImportMark] = (), **fields: Any
 ) -> Part:
-    return Part("hermes", conversation(**fields), records, tuple(marks), behind)
+    return Part("hermes", conversation(**fields), records, tuple(marks), expected)
 
 
 async def test_what_is_taken_over_is_as_it_was(store: Store, clock: Clock) -> None:
@@ -144,17 +144,17 @@ async def test_parts_go_behind_each_other_and_leave_no_gap(store: Store) -> None
     first, second = session(), session(2, 4, edge="compaction")
     known = conversation(last_seq=5)
 
-    async def take(*records: Hanging, behind: Stand | None, row: int, whole: bool = True) -> None:
+    async def take(*records: Hanging, expected: ReadVersion | None, row: int, whole: bool = True) -> None:
         mark = ImportMark("there", first.id, row, whole)
-        await store.import_part(Part("hermes", known, records, (mark,), behind))
+        await store.import_part(Part("hermes", known, records, (mark,), expected))
 
-    await take(first, said(1, first.id), said(2, first.id), behind=None, row=20, whole=False)
+    await take(first, said(1, first.id), said(2, first.id), expected=None, row=20, whole=False)
     assert (await store.session(OWNER, first.id)).last_seq == 2
     assert await store.check() == []
-    await take(said(3, first.id), behind=Stand(2, first.id), row=30)
+    await take(said(3, first.id), expected=ReadVersion(2, first.id), row=30)
     assert (await store.session(OWNER, first.id)).last_seq == 3
     more = (second, said(4, second.id), said(5, second.id), ExclusionRecord(4, "hermes:undone", LONG_AGO))
-    await take(*more, behind=Stand(3, first.id), row=50)
+    await take(*more, expected=ReadVersion(3, first.id), row=50)
     assert [each.last_seq for each in await store.line(OWNER, known.id)] == [3, 5]
     context = (await store.context(OWNER, second.id)).messages()
     assert [each["content"] for each in context] == ["number 5"]
@@ -163,7 +163,7 @@ async def test_parts_go_behind_each_other_and_leave_no_gap(store: Store) -> None
     assert await store.imported(OTHER, "hermes", ["there"]) == {}
     async with unchanged(store):
         with pytest.raises(Conflict):
-            await take(said(4, first.id), behind=Stand(3, first.id), row=60)
+            await take(said(4, first.id), expected=ReadVersion(3, first.id), row=60)
 
 
 async def test_nothing_is_added_to_what_has_gone_on_here(store: Store, node: Node) -> None:
@@ -171,7 +171,7 @@ async def test_nothing_is_added_to_what_has_gone_on_here(store: Store, node: Nod
     given = part(first, said(1, first.id), said(2, first.id), marks=[ImportMark("there", first.id, 2)])
     await store.import_part(given)
     begun = await begin(store, node, "wait", id=first.id)
-    late = Part("hermes", given.conversation, (said(3, first.id),), (), Stand(2, first.id))
+    late = Part("hermes", given.conversation, (said(3, first.id),), (), ReadVersion(2, first.id))
     async with unchanged(store):
         with pytest.raises(Conflict):
             await store.import_part(late)
@@ -179,7 +179,7 @@ async def test_nothing_is_added_to_what_has_gone_on_here(store: Store, node: Nod
     assert (found.gone_on, found.held) == (True, True)
     await store.commit_reply(begun.lease)
     await store.delete_conversation(OWNER, given.conversation.id)
-    assert (await store.imported(OWNER, "hermes", ["there"]))["there"].stand is None
+    assert (await store.imported(OWNER, "hermes", ["there"]))["there"].version is None
 
 
 async def test_names_that_are_taken_are_refused(store: Store, node: Node) -> None:

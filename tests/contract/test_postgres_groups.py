@@ -14,8 +14,9 @@ from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint, ValuePar
 from holdfast.domain.conversations import Address
 from holdfast.domain.items import Item, PutItem
 from holdfast.domain.quotas import Quotas
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.session_messages import Named
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnStatus, TurnWaits
+from holdfast.domain.turns import TurnBegun, TurnRepeated, TurnStatus, TurnWaits
 from holdfast.errors import BadInput, LeaseLost, QuotaExceeded
 from holdfast.store.postgres.connections import ANSWER_SECONDS, DatabaseAddress, connect
 from holdfast.store.postgres.engine import PostgresStore, open_store

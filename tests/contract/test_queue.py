@@ -13,9 +13,9 @@ from holdfast.domain.messages import tool_result
 from holdfast.domain.nodes import Node
 from holdfast.domain.queue import QueuedTurn
 from holdfast.domain.recovery import Origin, RequestToStore
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import (
     NewResponse,
-    RequestKey,
     TurnBegun,
     TurnFailure,
     TurnRepeated,

@@ -12,8 +12,9 @@ from holdfast.domain.items import PutItem
 from holdfast.domain.messages import NewMessage, new_message, size_of
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.session_messages import Named
-from holdfast.domain.turns import RequestKey, TurnFailure, TurnStatus
+from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import QuotaExceeded
 from holdfast.store.store import Store
 from tests.contract.steps import (

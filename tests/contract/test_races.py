@@ -15,9 +15,9 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.recovery import Origin, RequestToStore, encoded_request
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.sessions import EndReason
 from holdfast.domain.turns import (
-    RequestKey,
     TurnBegun,
     TurnRepeated,
     TurnRequest,

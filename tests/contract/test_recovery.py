@@ -18,9 +18,9 @@ from holdfast.domain.recovery import (
     decoded_request,
     encoded_request,
 )
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.resets import Decision
 from holdfast.domain.turns import (
-    RequestKey,
     TurnBegun,
     TurnFailure,
     TurnOutdated,

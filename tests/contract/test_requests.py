@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.domain.nodes import Node
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import (
     Delivery,
-    RequestKey,
     TurnBegun,
     TurnFailure,
     TurnRepeated,

@@ -9,9 +9,10 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.resets import NEVER, Decision, ResetPolicies
 from holdfast.domain.sessions import Edge
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnRepeated, TurnStatus, reset_before
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnRepeated, TurnStatus, reset_before
 from holdfast.errors import ToolCallClosed
 from holdfast.store.store import Store
 from tests.contract.conftest import Opener

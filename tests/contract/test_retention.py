@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnRepeated
 from holdfast.errors import NotFound
 from holdfast.store.store import Store
 from holdfast.store.values import Pruned, Retention, SessionFilter

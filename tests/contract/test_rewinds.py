@@ -10,7 +10,8 @@ from holdfast.domain.history import EMPTY, extended, fingerprint_of
 from holdfast.domain.ids import message_id, new_id
 from holdfast.domain.messages import tool_result
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, TurnFailure, TurnRepeated, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnFailure, TurnRepeated, TurnStatus
 from holdfast.errors import BadInput, Conflict, ConversationBusy, NotFound, TurnSuperseded
 from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, begin, calling, context_of, request, say, to_message

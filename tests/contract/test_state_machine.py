@@ -22,7 +22,8 @@ from holdfast.domain import ids
 from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush
-from holdfast.domain.turns import Lease, RequestKey, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import Lease, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import HoldfastError
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.engine import open_store as open_sqlite

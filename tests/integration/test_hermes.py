@@ -20,7 +20,7 @@ from holdfast.errors import BadInput
 from holdfast.importers.hermes.doctor import Examination, examine
 from holdfast.importers.hermes.importer import HermesTaken as Taken
 from holdfast.importers.hermes.importer import Importer
-from holdfast.importers.hermes.snapshot import visit
+from holdfast.importers.hermes.snapshot import read_home
 from holdfast.server import objects
 from holdfast.store.sqlite.engine import open_store
 from holdfast.store.store import Store
@@ -82,12 +82,12 @@ async def node(store: Store) -> Node:
 
 
 async def take(store: Store, there: Path, owner: str = OWNER) -> Taken:
-    with visit(there, UTC) as seen:
+    with read_home(there, UTC) as seen:
         return await Importer(store, owner, seen).run()
 
 
 def look(there: Path, now: datetime | None = None) -> Examination:
-    with visit(there, UTC) as seen:
+    with read_home(there, UTC) as seen:
         return examine(seen, now or datetime.now(UTC))
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
-from holdfast.domain.turns import RequestKey
+from holdfast.domain.request_keys import RequestKey
 from holdfast.errors import BadInput, StoreBusy, StoreError, StoreUnusable
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.postgres import moving

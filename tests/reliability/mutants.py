@@ -247,7 +247,8 @@ def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
 
 
 def same_body_is_same_person(put: Callable[[Any, str, Any], None] = setattr) -> None:
-    from holdfast.domain.turns import RequestKey, Turn
+    from holdfast.domain.request_keys import RequestKey
+    from holdfast.domain.turns import Turn
     from holdfast.store import request_keys
 
     def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
@@ -326,7 +327,8 @@ def _swap_whatever_came_between() -> None:
 
 
 def _forget_requests() -> None:
-    from holdfast.domain.turns import RequestKey, Turn, TurnRequest
+    from holdfast.domain.request_keys import RequestKey
+    from holdfast.domain.turns import Turn, TurnRequest
     from holdfast.store import turns
     from holdfast.store.request_keys import known_request as lookup
     from holdfast.store.sqlite.transaction import STATEMENTS

@@ -21,12 +21,12 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import (
-    Draft,
     Lease,
-    RequestKey,
     TurnBegun,
     TurnOutcome,
     TurnRepeated,

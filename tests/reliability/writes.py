@@ -25,7 +25,8 @@ from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.queue import QueuedTurn
 from holdfast.domain.recovery import Cause, Origin, RequestToStore
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnRequest, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnRequest, TurnStatus
 from holdfast.os_support import identity
 from holdfast.store import nodes as node_writes
 from holdfast.store.postgres.engine import PostgresStore

@@ -17,7 +17,8 @@ from holdfast.domain.resets import Blocker
 from holdfast.domain.turns import TurnOutcome, TurnRequest
 from holdfast.runtime.agents import flusher, queue_runner, reaper
 from holdfast.runtime.tools import toolbox
-from holdfast.store import nodes, resets, sessions, turns
+from holdfast.store import nodes, resets, turns
+from holdfast.store.engine import writes
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.sqlite.transaction import STATEMENTS, SQLiteTransaction
 from holdfast.store.transaction import Q, Transaction
@@ -71,14 +72,14 @@ def no_tip_resolution(put: Put) -> None:
 
 def recovery_counts_as_activity(put: Put) -> None:
     """Who brings a conversation to rest says that somebody has just spoken in it."""
-    free = sessions.free_left_behind
+    free = nodes.settle_conversation
 
     def free_and_touch(tx: Transaction, conversation_id: str) -> bool:
         tip = _tip_of(tx, conversation_id)
         tx.run(Q.touch_session, id=tip, now=tx.now, model=None, input_tokens=0, output_tokens=0)
         return free(tx, conversation_id)
 
-    put(nodes, "free_left_behind", free_and_touch)
+    put(SQLiteStore, "settle_conversation", writes(free_and_touch))
 
 
 def _tip_of(tx: Transaction, conversation_id: str) -> str:

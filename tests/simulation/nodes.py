@@ -24,8 +24,8 @@ from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.queue import QUEUES, WhenBusy
 from holdfast.domain.recovery import Origin, RequestToStore, StoredRequest
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import (
-    RequestKey,
     TurnBegun,
     TurnOutdated,
     TurnRepeated,

@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local_server": {*BASE, "store", "trust"},  # the home's address and key files; the key is also a row
     "store_operations": {"runtime", "store", "settings", "errors"},
     "operations": {*BELOW_APP, "store_operations", "local_server", "transfer", "importers"},
-    "app": {*BELOW_APP, "operations", "connectors", "holdfast"},  # of the package only its version
+    "library": {"operations", "session", "store", "domain"},
+    "app": {*BELOW_APP, "library", "operations", "connectors", "holdfast"},  # of the package only its version
     "sync": {*BASE, "app", "session", "session_messages", "runtime", "settings"},
     # Rows in bulk, and between two engines: they work on a store itself, given by an operation.
     "transfer": {*BASE, "runtime", "store", "settings"},
@@ -62,7 +63,7 @@ NOT_IN_DOMAIN = {
 EXCEPT = {("holdfast.domain.ids", "secrets"), ("holdfast.domain.ids", "os")}
 CLOCK_CALLS = {"now", "utcnow", "today"}
 
-MOST_SPINE_LINES, MOST_SPINE_FILES = 9_500, 31
+MOST_SPINE_LINES, MOST_SPINE_FILES = 9_250, 31
 """As it is, with the whole contract of the store. The aim is 7,000 lines in 28 files: lower these with every
 step towards it."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..settings import home
-from .context import EVERYBODY, CommandContext, command
+from .context import CommandContext, command
 from .groups import app
 from .run import model_setting, model_usage
 
@@ -48,7 +48,7 @@ async def chat(
     from ..chat.chat import chat as talk
     from ..chat.terminal import input_of
 
-    if invocation.owner_name == EVERYBODY:
+    if invocation.of_everybody:
         invocation.wrong_usage("a chat belongs to one owner; name it with --owner NAME")
     if key is not None and resume is not None:
         invocation.wrong_usage("name the conversation by --key or by --resume, not by both")

@@ -53,13 +53,13 @@ async def hermes(
       holdfast import hermes ~/.hermes --dry-run
       holdfast import hermes ~/.hermes
     """
-    from ..importers.hermes.snapshot import visit
+    from ..importers.hermes.snapshot import read_home
 
     if invocation.of_everybody:
         invocation.wrong_usage("name one owner for what is imported, not '*'")
     zone = _zone(invocation, timezone)
     with bar("What was imported is kept; run it again to continue.") as shows:
-        with visit(path.expanduser(), zone, [home()], shows) as seen:
+        with read_home(path.expanduser(), zone, [home()], shows) as seen:
             if dry_run:
                 from datetime import UTC, datetime
 

@@ -18,7 +18,7 @@ from ..domain.messages import instruction, user_message
 from ..domain.sessions import EndReason
 from ..domain.turns import TurnBegun, TurnRequest
 from ..errors import BadSetting, LeaseLost, ModelError, TurnStopped
-from .context import EVERYBODY, CommandContext, command
+from .context import CommandContext, command
 from .format import complain, harmless, mute, note, on_terminal, remark, write
 from .groups import app
 from .signals import Interrupts
@@ -74,7 +74,7 @@ async def run(
       git diff | holdfast run --model http://localhost:11434/v1 -
     """
 
-    if invocation.owner_name == EVERYBODY:
+    if invocation.of_everybody:
         invocation.wrong_usage("a turn belongs to one owner; name it with --owner NAME")
     if key is not None and resume is not None:
         invocation.wrong_usage("name the conversation by --key or by --resume, not by both")

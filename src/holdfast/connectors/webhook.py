@@ -21,7 +21,7 @@ import binascii
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -105,17 +105,10 @@ class WebhookConnector:
     kind = "webhook"
     limits = PlatformLimits(characters=100_000, deduplicates=True)
 
-    def __init__(
-        self,
-        name: str,
-        settings: WebhookSettings,
-        secret: str | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, name: str, settings: WebhookSettings) -> None:
         where = f"connectors.{name}.token_env"
-        self._signer = Signer(secret or secret_of(settings.token_env, where), where)
+        self._signer = Signer(secret_of(settings.token_env, where), where)
         self._url = settings.url
-        self._clock = clock
         self._session: aiohttp.ClientSession | None = None
 
     async def run(self, sink: Sink) -> None:
@@ -124,7 +117,7 @@ class WebhookConnector:
         await asyncio.Event().wait()
 
     async def accept(self, headers: Mapping[str, str], body: bytes) -> Sequence[Incoming]:
-        message_id, timestamp = self._signer.verify(headers, body, self._clock())
+        message_id, timestamp = self._signer.verify(headers, body, time.time())
         try:
             said = msgspec.json.decode(body, type=InboundMessage)
             kind = IncomingKind(said.type)
@@ -150,7 +143,7 @@ class WebhookConnector:
         ]
 
     async def send(self, address: str, text: str, *, key: str, reply_to: str | None = None) -> str:
-        now = datetime.fromtimestamp(int(self._clock()), UTC)
+        now = datetime.fromtimestamp(int(time.time()), UTC)
         body = msgspec.json.encode(
             {
                 "type": "message.sent",
@@ -171,7 +164,7 @@ class WebhookConnector:
             raise SendFailed("connectors: url is empty, so nothing can be sent", timedelta(minutes=30))
         headers = {
             "content-type": "application/json",
-            **self._signer.headers(key, int(self._clock()), body),
+            **self._signer.headers(key, int(time.time()), body),
         }
         if self._session is None:
             self._session = aiohttp.ClientSession(

@@ -36,7 +36,8 @@ from ..domain.conversations import Address
 from ..domain.ids import new_id
 from ..domain.messages import NewMessage, instruction, new_message
 from ..domain.recovery import Origin, RequestToStore, encoded_request
-from ..domain.turns import RequestKey, Turn, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ..domain.request_keys import RequestKey
+from ..domain.turns import Turn, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ..errors import (
     ConnectorLost,
     ConversationBusy,

@@ -14,12 +14,13 @@ from typing import Any
 import msgspec
 
 from ..app import Holdfast
+from ..domain.drafts import text_so_far
 from ..domain.ids import new_id
 from ..domain.messages import Message, MessageStatus, NewMessage, text_of
 from ..domain.pages import PAGE_BYTES
 from ..domain.queue import WhenBusy
 from ..domain.sessions import Edge, Session
-from ..domain.turns import Turn, TurnStatus, said
+from ..domain.turns import Turn, TurnStatus
 from ..domain.views import Summary
 from ..errors import BadInput, NotFound
 from ..server import objects
@@ -371,9 +372,7 @@ async def draft_of(services: Services, turn_id: str) -> str:
 
 async def kept_of(hf: Holdfast, turn_id: str) -> str:
     """The part of the running reply that is on disk."""
-    drafts = await hf.drafts(turn_id)
-    behind = max((draft.after_seq for draft in drafts), default=0)
-    return said(draft for draft in drafts if draft.after_seq == behind).get("content", "")
+    return text_so_far(await hf.drafts(turn_id))
 
 
 async def reply(visit: PageRequest) -> HttpResponse:

@@ -23,9 +23,9 @@ from ..domain.turns import TurnRequest
 from ..errors import BadInput, Conflict
 from ..server import objects
 from ..server.http import HttpResponse, JsonResponse
+from ..server.limits import count_request, limited_key
 from ..server.openai.chat import ChatRenderer
 from ..server.owners import note_reading, owner_of
-from ..server.rate_limits import count_request, limited_key
 from ..server.start_turn import counted
 from .actions import CHOSEN, chosen_fields
 from .conversation import can_answer_again, speak

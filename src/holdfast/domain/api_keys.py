@@ -27,7 +27,7 @@ TERMINAL = "terminal"
 TOOLS = (TERMINAL, "process", "memory", "search")
 """Server-side tools that a key can be granted."""
 
-EVERYBODY = "*"
+ALL_OWNERS = "*"
 """Means all owners where an operator names one. No owner can have this name."""
 
 _TOKEN = re.compile(r"hf_([0-9a-f]{32})_([A-Za-z0-9_-]{43,128})")
@@ -286,7 +286,7 @@ def acting_for(caller: Caller, named: str | None) -> str | None:
     if named is None:
         return caller.owner
     check_admin(caller, "owner=")
-    return None if named == EVERYBODY else check_name("owner", named)
+    return None if named == ALL_OWNERS else check_name("owner", named)
 
 
 def check_admin(caller: Caller, what: str) -> None:
@@ -317,7 +317,7 @@ def _check_part(what: str, part: str) -> None:
     terminals could read as another name are refused: dots, the name for all owners, surrounding space,
     control characters."""
     check_name(what, part)
-    if part in (".", "..", EVERYBODY):
+    if part in (".", "..", ALL_OWNERS):
         raise BadInput(f"{what} cannot be {part!r}")
     if part != part.strip():
         raise BadInput(f"{what} must not begin or end with space: {part!r}")

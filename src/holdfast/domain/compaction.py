@@ -424,13 +424,13 @@ _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _LEFT_OUT = re.compile(r"\[(\d{1,12}) earlier messages? (?:was|were) left out here, [^\[\]]*\]\Z")
 
 
-def summary_request(prompt: str, allowed_tokens: int, told: str, instructions: str = "") -> bytes:
+def summary_request(prompt: str, allowed_tokens: int, transcript: str, instructions: str = "") -> bytes:
     """The messages, as JSON, that request the summary of a transcript, with the given prompt or the
     default. `instructions`: further ones, by the client."""
     asked = prompt or PROMPT.format(words=max(40, int(allowed_tokens * WORDS_PER_TOKEN)))
     if instructions:
         asked = f"{asked}\n\n{instructions}"
-    return b"[%b,%b]" % (instruction(asked), user_message(told).body)
+    return b"[%b,%b]" % (instruction(asked), user_message(transcript).body)
 
 
 def transcript_within(entries: Sequence[Entry], tokens: Callable[[Size], int], room: int) -> str:

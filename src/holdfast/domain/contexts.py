@@ -54,14 +54,14 @@ class Rendering:
 
     left_out: frozenset[int] = frozenset()
     interrupted: frozenset[int] = frozenset()
-    behind: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
+    inserted: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
     """Bodies rendered right after a message."""
     awaited: tuple[str, ...] = ()
     """Calls of the newest message whose results may still arrive."""
 
     @property
     def plain(self) -> bool:
-        return not (self.left_out or self.interrupted or self.behind)
+        return not (self.left_out or self.interrupted or self.inserted)
 
 
 def render(
@@ -73,7 +73,7 @@ def render(
     a message's calls come right after it; any other message closes the calls that are still open.
     """
     left_out: set[int] = set()
-    behind: dict[int, tuple[bytes, ...]] = {}
+    inserted: dict[int, tuple[bytes, ...]] = {}
     caller, open_calls, expected = 0, list[str](), 0
 
     def follows(seq: int) -> bool:
@@ -86,7 +86,7 @@ def render(
 
     def close() -> None:
         if open_calls:
-            behind[caller] = tuple(tool_result(call, NO_RESULT).body for call in open_calls)
+            inserted[caller] = tuple(tool_result(call, NO_RESULT).body for call in open_calls)
 
     for mark in marks:
         if mark.answers is not None:
@@ -105,7 +105,7 @@ def render(
     if not awaited:
         close()
     interrupted = frozenset(mark.seq for mark in marks if mark.interrupted)
-    return Rendering(frozenset(left_out), interrupted, behind, awaited)
+    return Rendering(frozenset(left_out), interrupted, inserted, awaited)
 
 
 def mark_interrupted(body: bytes) -> bytes:

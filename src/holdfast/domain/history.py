@@ -219,8 +219,8 @@ def place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[s
     new_from = kept[placed.new_from] if placed.new_from < len(kept) else len(history.messages)
     if isinstance(placed, Continues) and new_from == len(history.messages):
         last = said[-1].seq if said else 0
-        behind = tuple(seq for seq in blank if seq > last)
-        return AnswersAgain(behind) if behind else Continues(new_from)
+        later = tuple(seq for seq in blank if seq > last)
+        return AnswersAgain(later) if later else Continues(new_from)
     return replace(placed, new_from=new_from)
 
 

@@ -1,4 +1,8 @@
-"""Items: JSON values of an owner, by space, namespace and name."""
+"""Items: JSON values that programs and adapters keep for an owner, by space, namespace and name.
+
+A space is one use of them: the state of conversations, or the data of an adapter. An item may belong to a
+conversation: then it is deleted with it.
+"""
 
 from __future__ import annotations
 

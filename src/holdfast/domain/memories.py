@@ -49,7 +49,7 @@ def holds(memory: Memory, words: Sequence[str]) -> bool:
     return all(word.casefold() in text for word in words)
 
 
-def told(newest_first: Sequence[Memory], room: int) -> str | None:
+def recalled_text(newest_first: Sequence[Memory], room: int) -> str | None:
     """Memories as a part of the instructions: as many of the newest as fit whole into `room` characters, in
     creation order. None: nothing fits."""
     lines: list[str] = []

@@ -48,6 +48,15 @@ class SessionFilter(Value, frozen=True):
     newest: bool = False
     """True: only the newest session of each conversation."""
 
+    def includes(self, session: Session) -> bool:
+        """True: the session has the source and key, and is the newest if that is wanted. Owner, title and end
+        are not compared here."""
+        return (
+            (self.source is None or session.source == self.source)
+            and (self.key is None or session.key == self.key)
+            and (not self.newest or session.id == session.tip_id)
+        )
+
 
 class SessionSort(StrEnum):
     """Orders of a list of sessions: by name, or the largest conversations first."""

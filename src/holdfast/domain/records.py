@@ -187,7 +187,7 @@ class ImportMark(Value, frozen=True):
     """True: complete. False: the rest belongs to the same session."""
 
 
-class Stand(Value, frozen=True):
+class ReadVersion(Value, frozen=True):
     """Version of a conversation when it was read: its last seq and its newest session."""
 
     last_seq: int
@@ -202,7 +202,7 @@ class Part(Value, frozen=True):
     conversation: ConversationRecord
     records: tuple[Hanging, ...]
     marks: tuple[ImportMark, ...] = ()
-    behind: Stand | None = None
+    expected: ReadVersion | None = None
     """None: it is new here. Else an optimistic lock: it must be at this version, and the records are
     appended."""
     aliases: tuple[AliasRecord, ...] = ()
@@ -219,7 +219,7 @@ class Imported(Value, frozen=True):
     whole: bool
     last_seq: int
     """The conversation's last seq right after the import."""
-    stand: Stand | None
+    version: ReadVersion | None
     """The conversation's version now; None: it was deleted here."""
     held: bool = False
     """True: a turn is running in it."""
@@ -227,4 +227,4 @@ class Imported(Value, frozen=True):
     @property
     def gone_on(self) -> bool:
         """True: it has new messages here since the import."""
-        return self.stand is not None and self.stand.last_seq != self.last_seq
+        return self.version is not None and self.version.last_seq != self.last_seq

@@ -179,19 +179,21 @@ def verdict(
         reason = Reason("ended", f"it ended ({session.end_reason})")
         return Verdict(Decision.ENDED, reasons=(reason,))
     wanted = due(policy, session.since, session.last_activity_at)
-    told = tuple(blocker.reason for blocker in blockers)
+    reported = tuple(blocker.reason for blocker in blockers)
     if wanted is None:
-        return Verdict(Decision.NOT_DUE, reasons=(Reason("mode_none", "its policy never resets it"), *told))
+        return Verdict(
+            Decision.NOT_DUE, reasons=(Reason("mode_none", "its policy never resets it"), *reported)
+        )
     ground = ground_of(policy, wanted, now)
     if now < wanted.at:
-        return Verdict(Decision.NOT_DUE, wanted.at, wanted.end_reason, reasons=(ground, *told))
+        return Verdict(Decision.NOT_DUE, wanted.at, wanted.end_reason, reasons=(ground, *reported))
     holding = [blocker.reason for blocker in blockers if blocker.holds]
     if not holding:
-        return Verdict(Decision.DUE, wanted.at, wanted.end_reason, reasons=(ground, *told))
+        return Verdict(Decision.DUE, wanted.at, wanted.end_reason, reasons=(ground, *reported))
     limits = [reason.until for reason in holding if reason.until is not None]
     recheck_at = min([*limits, now + look_again])
     return Verdict(
-        Decision.DEFERRED, wanted.at, wanted.end_reason, recheck_at, (ground, *told), tuple(holding)
+        Decision.DEFERRED, wanted.at, wanted.end_reason, recheck_at, (ground, *reported), tuple(holding)
     )
 
 

@@ -6,23 +6,23 @@ checks it, so a late write of a node that was reaped while alive is rejected and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from ..errors import BadInput, BadMessage, IllegalTransition
+from ..errors import BadInput, IllegalTransition
 from .contexts import Context
 from .conversations import Address
-from .ids import check_name, storable
-from .messages import MAX_BODY_BYTES, MessageStatus, NewMessage, new_message
+from .messages import NewMessage
 from .notices import Notice
-from .recovery import NO_RECOVERY, NOT_STORED, Cause, Origin, Recovery, RequestToStore, waiting_sentence
+from .recovery import NO_RECOVERY, NOT_STORED, Cause, Recovery, RequestToStore, waiting_sentence
 from .sessions import Session
 from .value import Value
+
+if TYPE_CHECKING:
+    from .request_keys import RequestKey
 
 
 class Lease(Value, frozen=True):
@@ -37,78 +37,6 @@ class Lease(Value, frozen=True):
     """The Responses API's id of the turn, if a webhook may have to be notified of its end."""
     carries_notices: bool = True
     """False: the turn was given no notices when it began, so its commit marks none as told."""
-
-
-RESERVED_EVENTS = 10_000
-
-_NOT_TEXT = frozenset({"role", "tool_calls", "tool_call_id"})
-_ALWAYS_FITS = MAX_BODY_BYTES // 8  # a character takes at most six bytes in JSON
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """One saved piece of a running reply."""
-
-    first_event: int
-    last_event: int
-    events: bytes = b""
-    adds: dict[str, str] = field(default_factory=dict)
-    """Text to be appended to fields of the reply, such as `content`."""
-    restarts: bool = False
-    """True: the reply starts over here, and the text of earlier drafts is discarded."""
-    after_seq: int = field(default=0, compare=False)
-    """Seq of the message that the reply follows, set by the store. A turn may hold several replies, each with
-    its own drafts."""
-
-    @property
-    def reserved_to(self) -> int:
-        return self.last_event + RESERVED_EVENTS
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.first_event <= self.last_event:
-            raise BadMessage(
-                f"a draft's events must be numbered upwards: {self.first_event}..{self.last_event}"
-            )
-        for name, text in self.adds.items():
-            if name in _NOT_TEXT or not isinstance(text, str):
-                raise BadMessage(f"a draft adds to text such as content, not to {name}")
-
-
-def first_event_of(attempt: int, reserved_to: int) -> int:
-    """Number of the first event of an attempt that resumes a turn: above every event published before.
-
-    Drafts of earlier attempts have used or reserved numbers up to `reserved_to` (-1: no drafts).
-    The next number is the end event, which notified subscribers of the interruption. Each attempt
-    may also have published events before its first draft.
-    """
-    return reserved_to + 2 + (attempt - 1) * RESERVED_EVENTS
-
-
-def said(drafts: Iterable[Draft]) -> dict[str, str]:
-    """Text of a reply according to its drafts, by field."""
-    texts: dict[str, list[str]] = {}
-    for draft in drafts:
-        if draft.restarts:
-            texts.clear()
-        for name, text in draft.adds.items():
-            texts.setdefault(name, []).append(storable(text))
-    return {name: "".join(pieces) for name, pieces in texts.items()}
-
-
-def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
-    """The reply that a crash left unfinished, as a message; None if it has no text.
-
-    Never fails on an accepted draft: text too long for one message is cut to its beginning.
-    """
-    texts = {name: text for name, text in said(drafts).items() if text}
-    if not texts:
-        return None
-    content = texts.pop("content", "")
-    try:
-        whole = new_message({"role": "assistant", "content": content, **texts})
-    except BadMessage:
-        whole = new_message({"role": "assistant", "content": content[:_ALWAYS_FITS]})
-    return NewMessage(whole.role, whole.body, status=MessageStatus.INTERRUPTED)
 
 
 class TurnStatus(StrEnum):
@@ -211,81 +139,6 @@ def is_due(turn: Turn, now: datetime) -> bool:
     if due_at is None or turn.status is TurnStatus.RUNNING:
         return False
     return due_at <= now or (turn.ended_at is not None and turn.ended_at > now)
-
-
-class RequestKey(Value, frozen=True):
-    """Idempotency key of a request: owner, route and key identify it; the hash says whether its body is also
-    the same."""
-
-    route: str
-    key: str
-    body_hash: bytes
-    implied: bool = False
-    """The client sent no key: `is_sent_again` decides whether an identical body is a retry."""
-    retries: int = 0
-    """How many times its client has already sent it, by the client's own count."""
-    opener: bool = False
-    """Names no conversation and has no answer in its history: only the body identifies it."""
-    shared: bool = False
-    """True: two conversations have sent this body, so it identifies neither."""
-    named: bytes = b""
-    """Hash of how the request names its conversation; empty: it names none."""
-
-    def __post_init__(self) -> None:
-        check_name("a request key", self.key)
-        if not 0 < len(self.route) <= MAX_ROUTE or not (self.route.isascii() and self.route.isprintable()):
-            raise BadInput(f"a route has 1 to {MAX_ROUTE} ASCII characters, not {self.route!r:.200}")
-
-    @property
-    def fingerprint(self) -> bytes:
-        """The bytes stored to recognise this request later."""
-        if not self.implied:
-            return self.body_hash + self.named
-        return self.body_hash + bytes((min(self.retries, 255),)) + (SHARED if self.shared else b"")
-
-    @property
-    def may_repeat(self) -> bool:
-        """False: a new request, whatever is stored."""
-        return not self.implied or not self.opener or self.retries > 0
-
-    def as_new(self) -> RequestKey:
-        """The same request, marked as a retry of none."""
-        return replace(self, opener=True, retries=0)
-
-    def is_same_body(self, fingerprint: bytes) -> bool:
-        return fingerprint[: len(self.body_hash)] == self.body_hash
-
-    def names_the_same(self, fingerprint: bytes) -> bool:
-        """True: it names its conversation as that request did, or names none."""
-        return not self.named or fingerprint[len(self.body_hash) :] == self.named
-
-
-MAX_ROUTE = 100
-OPENER_FOR = timedelta(hours=1)
-"""How long an opener may be retried: longer than the official SDK's three tries of ten minutes."""
-SHARED = b"shared"
-
-
-def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
-    """True: a request without an Idempotency-Key is a retry of this turn, whose request had the same body.
-
-    Once a client has received the whole answer, the same body is a new request. An opener carries no evidence
-    of its origin, so it must be a later try by its own count, and no client may have received anything: then
-    no other client can be in that conversation.
-    """
-    if not key.is_same_body(fingerprint) or fingerprint.endswith(SHARED):
-        return False
-    if turn.status is TurnStatus.CANCELLED:
-        return False
-    if turn.recovery.origin is Origin.QUEUED:  # its client knows that it was accepted
-        return key.retries > 0
-    if key.opener:
-        return key.retries > fingerprint[len(key.body_hash)] and turn.delivery is Delivery.NONE
-    if (
-        turn.status is TurnStatus.FAILED and not turn.waits
-    ):  # its client received the error; only a counted retry repeats it
-        return key.retries > 0
-    return turn.status is not TurnStatus.COMPLETED or turn.delivery is not Delivery.WHOLE
 
 
 class ConversationVersion(Value, frozen=True):

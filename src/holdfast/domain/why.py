@@ -92,12 +92,12 @@ def sentence(judged: ResetDecision, now: datetime) -> str:
                 first = f"{begins} and due to be reset since {at} ({rule}); the next sweep does it."
             case _:
                 first = f"{begins} and due to be reset since {at} ({rule}), but it is deferred."
-    told = [
+    others = [
         reason
         for reason in verdict.reasons
         if reason.process_id or reason in verdict.holding or (waits and reason.code == "turn")
     ]
-    return " ".join([first, *(_as_sentence(reason.message) for reason in told)])
+    return " ".join([first, *(_as_sentence(reason.message) for reason in others)])
 
 
 def _ended(session: Session, policy: ResetPolicy, now: datetime) -> str:

@@ -25,7 +25,7 @@ from ..domain.sessions import Edge, EndReason
 from ..domain.views import View
 from ..errors import BadInput, BadMessage, Conflict
 from ..store.store import Store
-from .writing import PartWriter, Progress, SourceMessage, Taken, Writing, unheard
+from .writing import PartWriter, SourceMessage, StepProgress, Taken, Writing, no_step_progress
 
 LONGEST_LINE = 64 << 20
 LONGEST_TITLE = 200
@@ -117,7 +117,7 @@ class TranscriptImporter:
     """Imports transcripts into a store, for one owner. Parents must come before their sub-agents."""
 
     def __init__(
-        self, store: Store, owner: str, origin: str, files: int, progress: Progress = unheard
+        self, store: Store, owner: str, origin: str, files: int, progress: StepProgress = no_step_progress
     ) -> None:
         self._store = store
         self._owner = owner
@@ -156,7 +156,7 @@ class TranscriptImporter:
             self.taken.problems.append(f"{transcript.id}: {error}")
 
     async def _grow(self, transcript: Transcript, known: Imported) -> None:
-        if known.stand is None:
+        if known.version is None:
             self.taken.deleted.append(transcript.id)
             return
         fresh = [message for message in transcript.messages if message.began > known.last_row]
@@ -167,12 +167,12 @@ class TranscriptImporter:
         if not fresh:
             self.taken.unchanged += 1
             return
-        if known.held or known.gone_on or known.stand.tip_id != known.session_id:
+        if known.held or known.gone_on or known.version.tip_id != known.session_id:
             self.taken.gone_on.append(transcript.id)
             return
         record, _ = await self._store.record(self._owner, known.conversation_id)
         tip = await self._store.session(self._owner, known.session_id)
-        writing = Writing(self._origin, record, known.stand, tip.ordinal + 1)
+        writing = Writing(self._origin, record, known.version, tip.ordinal + 1)
         writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
         await self._write(writing, transcript, fresh, known)
 

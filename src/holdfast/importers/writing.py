@@ -27,8 +27,8 @@ from ..domain.records import (
     ImportMark,
     MessageRecord,
     Part,
+    ReadVersion,
     SessionRecord,
-    Stand,
 )
 from ..domain.views import View
 from ..errors import BadInput, Conflict, NotFound
@@ -38,11 +38,11 @@ PART_MESSAGES = 1000
 PART_BYTES = 4 << 20
 PARTS_TOGETHER = 64
 
-Progress = Callable[[str, int, int], None]
+StepProgress = Callable[[str, int, int], None]
 """Called with the step, how much of it is done, and the total."""
 
 
-def unheard(what: str, done: int, whole: int) -> None:
+def no_step_progress(what: str, done: int, whole: int) -> None:
     """Report no progress."""
 
 
@@ -87,13 +87,13 @@ class Writing:
     session."""
 
     def __init__(
-        self, origin: str, conversation: ConversationRecord, stand: Stand | None, ordinal: int
+        self, origin: str, conversation: ConversationRecord, version: ReadVersion | None, ordinal: int
     ) -> None:
         self.origin = origin
         self.conversation = conversation
-        self.stand = stand
+        self.version = version
         self.ordinal = ordinal
-        self.next_seq = stand.last_seq + 1 if stand else 1
+        self.next_seq = version.last_seq + 1 if version else 1
         self.before: str | None = None
         """The session that the next one continues."""
         self.view: View | None = None
@@ -139,7 +139,7 @@ class Writing:
             self.conversation,
             tuple(self.records),
             tuple(self.marks),
-            self.stand,
+            self.version,
             tuple(self.aliases),
         )
 
@@ -151,8 +151,8 @@ class Writing:
     def written(self, part: Part) -> None:
         """Reset after this part was written; the next part continues after it."""
         sessions = [each.id for each in part.records if isinstance(each, SessionRecord)]
-        tip = sessions[-1] if sessions else self.stand.tip_id if self.stand else ""
-        self.stand = Stand(self.next_seq - 1, tip)
+        tip = sessions[-1] if sessions else self.version.tip_id if self.version else ""
+        self.version = ReadVersion(self.next_seq - 1, tip)
         self.records, self.aliases, self.marks = [], [], []
         self.count = self.size = 0
 
@@ -207,7 +207,7 @@ class PartWriter:
     def _count(self, part: Part) -> None:
         """Count a part that was written."""
         taken, conversation_id = self._taken, part.conversation.id
-        if part.behind is None:
+        if part.expected is None:
             taken.conversations += 1
             self._begun.add(conversation_id)
         elif part.records and conversation_id not in self._begun:

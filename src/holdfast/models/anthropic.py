@@ -29,6 +29,7 @@ from .connection import BACKOFF_SECONDS, Connection
 from .http_client import HttpFailure, UpstreamResponse
 from .refusals import refusal_in
 from .sse import MAX_EVENT, EventReader
+from .upstream import ServedModel
 
 VERSION = "2023-06-01"
 CLAUDE_WINDOW = 200_000
@@ -50,7 +51,7 @@ FINISH_REASONS = {
 Block = Mapping[str, Any]
 
 
-class AnthropicUpstream:
+class AnthropicUpstream(ServedModel):
     """The server at `base_url`. An empty `model` means the first that the server lists."""
 
     def __init__(
@@ -62,14 +63,8 @@ class AnthropicUpstream:
         *,
         backoff: Sequence[float] = BACKOFF_SECONDS,
     ) -> None:
-        self._connection = Connection(base_url, api_key, timeout_seconds, backoff=backoff)
+        super().__init__(Connection(base_url, api_key, timeout_seconds, backoff=backoff), model)
         self._connection.send_key_as("x-api-key")
-        self._model = model
-        self._first = ""
-
-    @property
-    def description(self) -> str:
-        return f"{self._model or self._first or 'the first model'} at {self._connection.host}"
 
     async def models(self) -> list[dict[str, Any]]:
         value = await self._json("GET", "models")
@@ -95,19 +90,8 @@ class AnthropicUpstream:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         name = await self._name(request.model)
-        headers = {**_headers(request.native), "X-Holdfast-Purpose": request.purpose.value}
-        if request.idempotency_key:
-            headers["Idempotency-Key"] = request.idempotency_key
         body = msgspec.json.encode(request_fields(request, name))
-        try:
-            once = request.purpose is Purpose.FLUSH
-            response = await self._connection.open("POST", "messages", body, headers, once=once)
-        except ModelError as refusal:
-            if refusal.status == 404:
-                self._first = ""  # the server may have another model by now
-            raise
-        if request.on_accepted is not None:
-            request.on_accepted()
+        response = await self._accepted(request, "messages", body, _headers(request.native))
         answer = AnswerTranslator(name)
         try:
             if response.content_type == "application/json":
@@ -138,20 +122,6 @@ class AnthropicUpstream:
         if not isinstance(count, int) or isinstance(count, bool):
             raise ModelError("the model's server gave no token count")
         return count
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-    async def _name(self, model: str | None) -> str:
-        name = model or self._model or self._first
-        if not name:
-            models = await self.models()
-            if not models:
-                raise self._connection.error(
-                    f"the server at {self._connection.where} offers no model: name one with [model] name"
-                )
-            name = self._first = str(models[0]["id"])
-        return name
 
     async def _json(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None

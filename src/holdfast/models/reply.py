@@ -57,6 +57,8 @@ read_shape = msgspec.json.Decoder(CompletionBody).decode
 
 
 class Words(msgspec.Struct, forbid_unknown_fields=True):
+    """A delta with text and nothing else."""
+
     content: str
     role: str | None = None
     refusal: None = None
@@ -65,6 +67,8 @@ class Words(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Saying(msgspec.Struct, forbid_unknown_fields=True):
+    """A choice that adds text and does not finish."""
+
     delta: Words
     index: int = 0
     finish_reason: None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,8 +33,57 @@ WINDOW_KEPT_SECONDS = 60.0
 MOST_WINDOWS = 256
 
 
-class Upstream:
-    """The server at `base_url`. An empty `model` means the first that the server lists."""
+class ServedModel(ABC):
+    """A model of a server, whatever its API. An empty `model` means the first that the server lists."""
+
+    def __init__(self, connection: Connection, model: str) -> None:
+        self._connection = connection
+        self._model = model
+        self._first = ""
+
+    @property
+    def description(self) -> str:
+        return f"{self._model or self._first or 'the first model'} at {self._connection.host}"
+
+    @abstractmethod
+    async def models(self) -> list[dict[str, Any]]: ...
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _name(self, model: str | None) -> str:
+        name = model or self._model or self._first
+        if not name:
+            models = await self.models()
+            if not models:
+                raise self._connection.error(
+                    f"the server at {self._connection.where} offers no model: load one there, "
+                    "or name one with [model] name"
+                )
+            name = self._first = str(models[0]["id"])
+        return name
+
+    async def _accepted(
+        self, request: ModelRequest, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> UpstreamResponse:
+        """Post the request; returns the response, of which nothing is read yet. Raises ModelError."""
+        sent = {**headers, "X-Holdfast-Purpose": request.purpose.value}
+        if request.idempotency_key:
+            sent["Idempotency-Key"] = request.idempotency_key
+        try:
+            once = request.purpose is Purpose.FLUSH
+            response = await self._connection.open("POST", path, body, sent, once=once)
+        except ModelError as refusal:
+            if refusal.status == 404:
+                self._first = ""  # the server may have another model by now
+            raise
+        if request.on_accepted is not None:
+            request.on_accepted()
+        return response
+
+
+class Upstream(ServedModel):
+    """The server at `base_url`, with OpenAI's API."""
 
     def __init__(
         self,
@@ -49,7 +99,7 @@ class Upstream:
         is_own_server: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection = Connection(
+        connection = Connection(
             base_url,
             api_key,
             timeout_seconds,
@@ -59,14 +109,9 @@ class Upstream:
             longest_wait=longest_wait,
             is_own_server=is_own_server,
         )
-        self._model = model
-        self._first = ""
+        super().__init__(connection, model)
         self._clock = clock
         self._windows: dict[str, tuple[float, int | None]] = {}
-
-    @property
-    def description(self) -> str:
-        return f"{self._model or self._first or 'the first model'} at {self._connection.host}"
 
     async def models(self) -> list[dict[str, Any]]:
         response = await self._connection.open("GET", "models")
@@ -115,18 +160,7 @@ class Upstream:
         if self._connection.is_ollama:
             request = replace(request, options=_as_ollama_says(request.options))
         body = request_body(request, await self._name(request.model))
-        headers = {"X-Holdfast-Purpose": request.purpose.value}
-        if request.idempotency_key:
-            headers["Idempotency-Key"] = request.idempotency_key
-        try:
-            once = request.purpose is Purpose.FLUSH
-            response = await self._connection.open("POST", "chat/completions", body, headers, once=once)
-        except ModelError as refusal:
-            if refusal.status == 404:
-                self._first = ""  # the server may have another model by now
-            raise
-        if request.on_accepted is not None:
-            request.on_accepted()
+        response = await self._accepted(request, "chat/completions", body, {})
         choices = request.options.get("n")
         answer = AnswerReader(max(1, choices) if isinstance(choices, int) else 1, self._connection.shown)
         silence = _Silence(self._connection.timeout_seconds)
@@ -143,21 +177,6 @@ class Upstream:
                     yield chunk
         finally:
             response.close()  # no effect on a connection that was read to its end
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-    async def _name(self, model: str | None) -> str:
-        name = model or self._model or self._first
-        if not name:
-            models = await self.models()
-            if not models:
-                raise self._connection.error(
-                    f"the server at {self._connection.where} offers no model: load one there, "
-                    "or name one with [model] name"
-                )
-            name = self._first = str(models[0]["id"])
-        return name
 
     async def _read(self, response: UpstreamResponse, answer: AnswerReader, silence: _Silence) -> bytes:
         """The next bytes of the body; empty at its end. Keepalives do not extend the timeout."""

@@ -2,12 +2,12 @@
 
 In: a session id (newest or stale), a conversation id or an alias; a session key; or nothing. Out: the
 effective session and the stable conversation id, in headers and in the response's `holdfast` field. The
-headers of Hermes work too.
+headers of Hermes work too. Also reads from its headers how its turn is retried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -15,8 +15,10 @@ from ..domain.conversations import Address
 from ..domain.ids import check_name, is_ours, is_short
 from ..domain.notices import Notice
 from ..domain.queue import WhenBusy
+from ..domain.recovery import Origin, RequestToStore, encoded_request, is_covered
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Session
-from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
+from ..domain.turns import Turn, TurnBegun, reset_before
 from ..domain.value import Value
 from ..errors import BadInput, NotFound
 from .client_names import ClientName, client_name
@@ -197,6 +199,25 @@ def about(
 
 def about_begun(begun: TurnBegun) -> HoldfastObject:
     return about(begun.session, begun.turn, begun.addressed, begun.notices)
+
+
+def to_store(
+    call: RequestContext,
+    surface: str,
+    body: bytes,
+    instructions: tuple[bytes, ...],
+    *,
+    origin: Origin = Origin.FOREGROUND,
+    headers: Mapping[str, str] | None = None,
+) -> RequestToStore:
+    """What `begin_turn` stores of the request, to ask the model again on any node (`rebuild.py`).
+    `body`: its fields as JSON, without the messages and without any key."""
+    policy = call.services.settings.turns.recover
+    return RequestToStore(
+        encoded_request(surface, body, instructions, call.caller.key_id, dict(headers) if headers else None),
+        origin,
+        is_covered(policy, origin, wants_recovery(call)),
+    )
 
 
 def wants_recovery(call: RequestContext) -> bool | None:

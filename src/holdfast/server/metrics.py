@@ -13,7 +13,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -69,113 +69,58 @@ class Metrics:
         self._workers = workers
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "holdfast_requests", "HTTP requests answered", ("route", "status"), registry=registry
-        )
-        self._seconds = Histogram(
-            "holdfast_request_seconds",
-            "Seconds to answer a request",
-            ("route",),
-            buckets=BUCKETS,
-            registry=registry,
-        )
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry, multiprocess_mode=LATEST)
+        histogram = partial(Histogram, registry=registry, buckets=BUCKETS)
+        self._requests = counter("holdfast_requests", "HTTP requests answered", ("route", "status"))
+        self._seconds = histogram("holdfast_request_seconds", "Seconds to answer a request", ("route",))
         self._under_way = 0
-        self._at_once = Gauge(
-            "holdfast_requests_under_way",
-            "Requests in progress",
-            registry=registry,
-            multiprocess_mode=LATEST,
-        )
-        self._turns = Counter("holdfast_turns", "Ended turns of this server", ("status",), registry=registry)
+        self._at_once = gauge("holdfast_requests_under_way", "Requests in progress")
+        self._turns = counter("holdfast_turns", "Ended turns of this server", ("status",))
         ends = [status for status in TurnStatus if status not in (TurnStatus.QUEUED, TurnStatus.RUNNING)]
         self._turns_by_status: dict[TurnStatus, Counter] = {
             status: self._turns.labels(status.value) for status in ends
         }
-        self._running = Gauge(
-            "holdfast_running_turns",
-            "Turns running in this server",
-            registry=registry,
-            multiprocess_mode=LATEST,
-        )
-        self._queued = Gauge(
-            "holdfast_turns_queued",
-            "Queued turns of all conversations",
-            registry=registry,
-            multiprocess_mode=LATEST,
-        )
-        self._dequeued = Counter(
-            "holdfast_queued_turns_begun", "Queued turns that this server has begun", registry=registry
-        )
+        self._running = gauge("holdfast_running_turns", "Turns running in this server")
+        self._queued = gauge("holdfast_turns_queued", "Queued turns of all conversations")
+        self._dequeued = counter("holdfast_queued_turns_begun", "Queued turns that this server has begun")
         self._dequeued_told = 0
-        self._idle = Gauge(
-            "holdfast_idle_seconds",
-            "Seconds without a turn in this server",
-            registry=registry,
-            multiprocess_mode=LATEST,
-        )
+        self._idle = gauge("holdfast_idle_seconds", "Seconds without a turn in this server")
         self._figures = {
-            name: Gauge(f"holdfast_store_{name}", meaning, registry=registry, multiprocess_mode=LATEST)
-            for name, meaning in STORE_FIGURES.items()
+            name: gauge(f"holdfast_store_{name}", meaning) for name, meaning in STORE_FIGURES.items()
         }
-        self._flushes = Gauge(
+        self._flushes = gauge(
             "holdfast_flushes",
             "Flushes by state; coming: sessions that are due to be reset and then flushed",
             ("state",),
-            registry=registry,
-            multiprocess_mode=LATEST,
         )
-        self._flush_attempts = Counter(
-            "holdfast_flush_attempts", "Flush attempts of this server", ("outcome",), registry=registry
+        self._flush_attempts = counter(
+            "holdfast_flush_attempts", "Flush attempts of this server", ("outcome",)
         )
         self._attempts_told: defaultdict[str, int] = defaultdict(int)
-        self._waiting = Gauge(
-            "holdfast_turns_waiting",
-            "Turns of all nodes that wait for a retry",
-            registry=registry,
-            multiprocess_mode=LATEST,
-        )
-        self._taken_up = Counter(
-            "holdfast_turns_taken_up",
-            "Waiting turns that this process retried",
-            ("why",),
-            registry=registry,
+        self._waiting = gauge("holdfast_turns_waiting", "Turns of all nodes that wait for a retry")
+        self._taken_up = counter(
+            "holdfast_turns_taken_up", "Waiting turns that this process retried", ("why",)
         )
         for cause in Cause:
             self._taken_up.labels(cause.value)
-        self._given_up = Counter(
-            "holdfast_turns_given_up", "Waiting turns that this process gave up", registry=registry
+        self._given_up = counter("holdfast_turns_given_up", "Waiting turns that this process gave up")
+        self._recovery_seconds = histogram(
+            "holdfast_turn_recovery_seconds", "Seconds from the end of a turn's last attempt to its answer"
         )
-        self._recovery_seconds = Histogram(
-            "holdfast_turn_recovery_seconds",
-            "Seconds from the end of a turn's last attempt to its answer",
-            buckets=BUCKETS,
-            registry=registry,
+        self._model_seconds = histogram(
+            "holdfast_model_seconds", "Seconds of a model call, to its end", ("model",)
         )
-        self._model_seconds = Histogram(
-            "holdfast_model_seconds",
-            "Seconds of a model call, to its end",
-            ("model",),
-            buckets=BUCKETS,
-            registry=registry,
+        self._first_token = histogram(
+            "holdfast_model_first_token_seconds", "Seconds of a model call, to its first token", ("model",)
         )
-        self._first_token = Histogram(
-            "holdfast_model_first_token_seconds",
-            "Seconds of a model call, to its first token",
-            ("model",),
-            buckets=BUCKETS,
-            registry=registry,
+        self._tokens = counter(
+            "holdfast_model_tokens", "Tokens of model calls, as the model reports them", ("model", "kind")
         )
-        self._tokens = Counter(
-            "holdfast_model_tokens",
-            "Tokens of model calls, as the model reports them",
-            ("model", "kind"),
-            registry=registry,
-        )
-        self._model_errors = Counter(
+        self._model_errors = counter(
             "holdfast_model_errors",
             "Model calls that failed, by the status that the model answered",
             ("model", "status"),
-            registry=registry,
         )
         self._models: set[str] = set()
         self._idle_since = time.monotonic()

@@ -33,7 +33,7 @@ from ..errors import ConversationBusy, ToolCallClosed, TurnStopped
 from .conversation_ref import ConversationRef, about, headers_of, request_key, wants_recovery
 from .http import JsonResponse, RequestContext
 from .http_errors import RETRY, HttpError
-from .rate_limits import count_request, limited_key
+from .limits import count_request, limited_key
 from .schemas import HoldfastObject
 from .streams import HEADERS
 

@@ -547,10 +547,10 @@ def store_location(url: str) -> str:
     return without_password(url) if is_postgres(url) else str(database_path(url).absolute())
 
 
-def database_path(url: str, environment: Mapping[str, str] = os.environ) -> Path:
+def database_path(url: str) -> Path:
     """The SQLite file of a store URL; empty: the home's."""
     if not url:
-        return home(environment) / "holdfast.db"
+        return home() / "holdfast.db"
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise BadSetting(

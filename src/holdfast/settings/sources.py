@@ -115,15 +115,15 @@ def _tell_ignored(path: Path) -> None:
         )
 
 
-def trust_file(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
+def trust_file(path: Path) -> list[str]:
     """Trust this settings file as it is now; returns the names of its settings. Raises BadSetting if it is
     none."""
     if not path.is_file():
         raise BadSetting(f"there is no settings file {path}")
     file = _read(path)
     found = _apply(Settings(), _parsed(file), str(path))
-    check_private(home(environment))
-    trust(home(environment), path, file.content)
+    check_private(home())
+    trust(home(), path, file.content)
     return sorted(found.origins)
 
 

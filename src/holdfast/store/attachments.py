@@ -58,8 +58,8 @@ def page(
     """A page of a conversation's files, oldest first, after the file `after`. Raises NotFound."""
     check_limit(limit)
     conversation_of(tx, owner, conversation_id)
-    behind = _found(tx, owner, after)[0].no if after else 0
-    rows = tx.all(Q.attachments_of_conversation, conversation=conversation_id, behind=behind, limit=limit + 1)
+    number = _found(tx, owner, after)[0].no if after else 0
+    rows = tx.all(Q.attachments_of_conversation, conversation=conversation_id, after=number, limit=limit + 1)
     return Page([to_attachment(row) for row in rows[:limit]], len(rows) > limit)
 
 

@@ -79,7 +79,7 @@ def outline(tx: Transaction, owner: str | None, session_id: str) -> ContextOutli
                         seq,
                         seq,
                         message.role,
-                        (body, *rendering.behind.get(seq, ())),
+                        (body, *rendering.inserted.get(seq, ())),
                         place,
                         calls=mark is not None and bool(mark.calls),
                         answers=mark is not None and mark.answers is not None,

@@ -189,7 +189,7 @@ class _Chunks:
 def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int, into: _Chunks) -> Context:
     """The chunks already in `into`, followed by this view."""
     rendering, _, excluded = rendering_with_marks(tx, conversation_id, view, last_seq)
-    special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
+    special = excluded | rendering.left_out | rendering.interrupted | rendering.inserted.keys()
     for part in view.parts:
         if isinstance(part, Summary):
             into.add(summary_body(part.text))
@@ -203,7 +203,7 @@ def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int, in
                     continue
                 body = _body(tx, conversation_id, seq)
                 into.add(mark_interrupted(body) if seq in rendering.interrupted else body)
-                for answer in rendering.behind.get(seq, ()):
+                for answer in rendering.inserted.get(seq, ()):
                     into.add(answer)
             _read(tx, conversation_id, start, last, into)
     return Context(tuple(into.chunks), last_seq, rendering.awaited)

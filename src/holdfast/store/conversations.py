@@ -16,10 +16,11 @@ from ..domain.messages import NewMessage, size_of
 from ..domain.sessions import Session
 from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
 from . import processes
+from .nodes import release_orphaned
 from .resets import schedule_reset, session_for, touch
 from .resolve import ResolvedRow, conversation_of, place, session_of
 from .rows import to_conversation, to_conversation_with_metadata, to_json, to_session_spoken_in
-from .sessions import check_quotas, open_conversation, release_orphaned, require_node
+from .sessions import check_quotas, open_conversation, require_node
 from .transaction import Q, Transaction
 from .values import Page, check_limit
 
@@ -76,7 +77,7 @@ def add_beside(
     messages: Sequence[NewMessage],
     beside: int,
 ) -> int:
-    """The same. `beside`: bytes of what the caller stores with them, which count too."""
+    """`add_messages`; `beside`: bytes of other data that the caller stores with them, which count too."""
     if not messages:
         raise BadInput("there must be at least one message to add")
     require_node(tx, node_id)
@@ -103,7 +104,7 @@ def add_to_ready(
     *,
     beside: int = 0,
 ) -> int:
-    """The same for a conversation that was found ready (`is_ready_for`) in this transaction: fewer
+    """`add_beside` for a conversation that was found ready (`is_ready_for`) in this transaction: fewer
     statements, none of which has to be awaited."""
     adds, seen = size_of(messages) + beside, reached.seen
     check_quotas(tx, owner, adds, seen.conversation_id, reached.held)

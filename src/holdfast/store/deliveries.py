@@ -310,8 +310,8 @@ def failed(
         return False
     owner, conversation, tried, kind, place = row
     if kind != OutgoingKind.NOTICE:
-        told = f"A message could not be delivered and was given up: {error}"
-        tx.run(Q.tell_of_dead, id=delivery_id, conversation=conversation, place=place, text=told, now=tx.now)
+        text = f"A message could not be delivered and was given up: {error}"
+        tx.run(Q.report_dead, id=delivery_id, conversation=conversation, place=place, text=text, now=tx.now)
     tx.event(
         EventType.DELIVERY_DEAD,
         owner,
@@ -359,7 +359,7 @@ def page(
 ) -> Page[Outgoing]:
     """A page of deliveries, oldest first, after the delivery `after`; `state`: pending, sent or dead."""
     check_limit(limit)
-    values = {"behind": delivery_of(tx, owner, after).no if after else 0, "state": state, "limit": limit + 1}
+    values = {"after": delivery_of(tx, owner, after).no if after else 0, "state": state, "limit": limit + 1}
     if owner is None:
         rows = tx.all(Q.deliveries_of_all, **values)
     else:

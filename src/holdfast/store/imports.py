@@ -28,13 +28,14 @@ from ..domain.records import (
     MemoryRecord,
     MessageRecord,
     Part,
+    ReadVersion,
     SessionRecord,
-    Stand,
     TurnRecord,
     bytes_in,
 )
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Edge
-from ..domain.turns import RequestKey, TurnStatus
+from ..domain.turns import TurnStatus
 from ..domain.views import View
 from ..errors import BadInput, Conflict
 from .resolve import conversation_of
@@ -53,10 +54,10 @@ def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> 
     for name in names:
         row = tx.one(Q.import_mark, owner=owner, origin=origin, name=name)
         if row is not None:
-            conversation, session, last_row, whole, last_seq, stands_at, tip, holder = row
-            stand = None if tip is None else Stand(stands_at, tip)
+            conversation, session, last_row, whole, last_seq, current_seq, tip, holder = row
+            version = None if tip is None else ReadVersion(current_seq, tip)
             found[name] = Imported(
-                name, conversation, session, last_row, bool(whole), last_seq, stand, holder is not None
+                name, conversation, session, last_row, bool(whole), last_seq, version, holder is not None
             )
     return found
 
@@ -95,22 +96,22 @@ def import_part(tx: Transaction, part: Part) -> None:
     sessions = [each for each in part.records if isinstance(each, SessionRecord)]
     messages = [each for each in part.records if isinstance(each, MessageRecord)]
     turns = [each for each in part.records if isinstance(each, TurnRecord)]
-    aliases = (*conversation.aliases, *part.aliases) if part.behind is None else part.aliases
+    aliases = (*conversation.aliases, *part.aliases) if part.expected is None else part.aliases
     _check(part, sessions, messages)
-    _require_names(tx, conversation, aliases, begins=part.behind is None)
+    _require_names(tx, conversation, aliases, begins=part.expected is None)
     for turn in turns:
         response = turn.response.id if turn.response else None
         if tx.one(Q.taken_turn, id=turn.id, response=response) is not None:
             raise Conflict(f"turn {turn.id} of {conversation.id} is there already, in another conversation")
     files = _missing_files(tx, part)
-    last_seq = messages[-1].seq if messages else part.behind.last_seq if part.behind else 0
+    last_seq = messages[-1].seq if messages else part.expected.last_seq if part.expected else 0
     adds = sum(len(bytes_in(message.body) or b"") for message in messages)
     adds += sum(len(file.body) for file in files)
-    if part.behind is None:
+    if part.expected is None:
         _begin(tx, part, sessions[-1].id, last_seq, adds)
     else:
-        tip = sessions[-1].id if sessions else part.behind.tip_id
-        _grow(tx, part, part.behind, tip, last_seq, adds)
+        tip = sessions[-1].id if sessions else part.expected.tip_id
+        _grow(tx, part, part.expected, tip, last_seq, adds)
     for alias in aliases:
         tx.run(
             Q.import_alias,
@@ -230,7 +231,7 @@ def _begin(tx: Transaction, part: Part, tip: str, last_seq: int, adds: int) -> N
     )
 
 
-def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int, adds: int) -> None:
+def _grow(tx: Transaction, part: Part, seen: ReadVersion, tip: str, last_seq: int, adds: int) -> None:
     given = part.conversation
     grown = tx.one(
         Q.grow_conversation,
@@ -240,8 +241,8 @@ def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int, a
         last_seq=last_seq,
         bytes=adds,
         history=given.history if last_seq == given.last_seq else None,
-        seen_seq=behind.last_seq,
-        seen_tip=behind.tip_id,
+        seen_seq=seen.last_seq,
+        seen_tip=seen.tip_id,
     )
     if grown is None:
         raise Conflict(f"{given.id} has newer messages; nothing was added to it")
@@ -283,14 +284,14 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
         check_name("an alias", alias.name)
         if is_ours(alias.name):
             raise BadInput(f"{alias.name!r} has the form of our own ids and cannot be an alias")
-    seen = part.behind.last_seq if part.behind else 0
+    seen = part.expected.last_seq if part.expected else 0
     for number, message in enumerate(messages, seen + 1):
         if message.seq != number:
             raise BadInput(f"{given.id}: message {number} is missing, {message.seq} comes instead")
         if message.role not in ROLES or message.status not in set(MessageStatus):
             raise BadInput(f"{given.id}: message {number} is {message.role!r}, {message.status!r}")
         _check_body(given.id, message)
-    if part.behind is None and not sessions:
+    if part.expected is None and not sessions:
         raise BadInput(f"{given.id} has no session")
     for session in sessions:
         if not session.id.startswith("sess_"):

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from ..domain.events import EventType
 from ..domain.nodes import Node
 from ..domain.recovery import Cause
+from ..domain.sessions import EndReason
 from ..domain.turns import TurnStatus
 from ..errors import NodeReaped
-from .resolve import session_of
+from .resolve import conversation_of, session_of
 from .rows import to_node
-from .sessions import end_left_behind, free_left_behind, write_end
+from .sessions import write_end
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
 from .values import Held, Orphans
@@ -111,12 +112,30 @@ def settle_node(tx: Transaction, node_id: str) -> bool:
 def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
     """Release a conversation orphaned by a node that is gone: its turn is interrupted, its lease released
     under a higher token. False if there was nothing to do. Never touches last_activity_at."""
-    return free_left_behind(tx, conversation_id)
+    held = tx.one(Q.holder_is_gone, id=conversation_id)
+    if held is None:
+        return False
+    if held[0] is None or not end_without_answer(
+        tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone", cause=Cause.DEATH
+    ):
+        tx.run(Q.free_stray_lease, id=conversation_id)
+    return True
 
 
 def reap_session(tx: Transaction, session_id: str) -> bool:
-    """End an attached session of a node that is gone as `reaped`. False if there was nothing to do."""
-    return end_left_behind(tx, session_id)
+    """End an attached session of a node that is gone as `reaped`, unless a turn holds it. False if there was
+    nothing to do."""
+    if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
+        return False
+    write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
+    return True
+
+
+def release_orphaned(tx: Transaction, conversation_id: str) -> bool:
+    """Release what a node that is gone left in this conversation, without waiting for a sweep."""
+    freed = settle_conversation(tx, conversation_id)
+    ended = reap_session(tx, conversation_of(tx, None, conversation_id).tip_id)
+    return freed or ended
 
 
 def running_turns(tx: Transaction) -> dict[str, int]:

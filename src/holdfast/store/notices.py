@@ -112,7 +112,7 @@ def newest(
     not."""
     values = {
         "delivered": delivered,
-        "behind": NEWER_THAN_ALL if after is None else _number(tx, owner, after),
+        "after": NEWER_THAN_ALL if after is None else _number(tx, owner, after),
         "limit": limit + 1,
     }
     if owner is None:
@@ -131,13 +131,13 @@ def page(
     limit: int = 20,
 ) -> Page[Notice]:
     """A page of notices, oldest first, after the notice `after`; if `undelivered`, only those."""
-    behind = 0 if after is None else _number(tx, owner, after)
+    number = 0 if after is None else _number(tx, owner, after)
     if owner is None:
-        rows = tx.all(Q.notices_of_all, undelivered=undelivered, behind=behind, limit=limit + 1)
+        rows = tx.all(Q.notices_of_all, undelivered=undelivered, after=number, limit=limit + 1)
     elif undelivered:
-        rows = tx.all(Q.undelivered_of_owner, owner=owner, behind=behind, limit=limit + 1)
+        rows = tx.all(Q.undelivered_of_owner, owner=owner, after=number, limit=limit + 1)
     else:
-        rows = tx.all(Q.notices_of_owner, owner=owner, behind=behind, limit=limit + 1)
+        rows = tx.all(Q.notices_of_owner, owner=owner, after=number, limit=limit + 1)
     return Page([to_notice(row) for row in rows[:limit]], len(rows) > limit)
 
 

@@ -27,11 +27,12 @@ from ..domain.turns import (
     TurnWaits,
 )
 from ..errors import BadInput, Conflict, NotFound, QueueFull
+from .nodes import release_orphaned
 from .request_keys import insert_key, known_request
 from .resolve import conversation_of, lookup, session_of
 from .responses import insert_response
 from .rows import Row, to_turn
-from .sessions import check_quotas, release_orphaned, require_node
+from .sessions import check_quotas, require_node
 from .transaction import Q, Transaction
 from .turn_ends import end_queued, withdraw_queue
 from .turns import append, session_for_turn, spoken_in, start, waits_for

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..domain.request_keys import OPENER_FOR, SHARED, RequestKey, is_sent_again
 from ..domain.sessions import FRESH_AFTER
-from ..domain.turns import OPENER_FOR, SHARED, RequestKey, Turn, TurnRequest, is_sent_again
+from ..domain.turns import Turn, TurnRequest
 from ..errors import NotFound, RequestMismatch
 from .resolve import lookup, session_of
 from .rows import MICROSECOND, to_turn

@@ -35,6 +35,7 @@ from ..errors import NotFound, ToolCallClosed
 from . import notices
 from . import policies as store_policy
 from .context import rendering_of
+from .nodes import release_orphaned
 from .processes import request_stops, running_of
 from .resolve import conversation_of, find, session_of
 from .rows import MICROSECOND, to_session, to_stamp, to_time
@@ -42,7 +43,6 @@ from .sessions import (
     continue_conversation,
     next_due,
     open_conversation,
-    release_orphaned,
     require_node,
     write_end,
 )

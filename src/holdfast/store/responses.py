@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..domain.drafts import Draft
 from ..domain.ids import storable
 from ..domain.responses import Response
-from ..domain.turns import Draft, Lease, NewResponse, Turn, TurnRequest, TurnStatus
+from ..domain.turns import Lease, NewResponse, Turn, TurnRequest, TurnStatus
 from ..errors import BadInput, LeaseLost, NotFound
 from .rows import to_draft, to_json, to_time, to_turn
 from .transaction import Q, Transaction

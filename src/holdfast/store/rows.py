@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from ..domain.conversations import Conversation
+from ..domain.drafts import Draft
 from ..domain.events import Event
 from ..domain.messages import Message, MessageStatus
 from ..domain.nodes import Identity, Node, NodeKind
 from ..domain.recovery import Cause, Origin, Recovery
 from ..domain.sessions import Edge, Session
-from ..domain.turns import ConversationVersion, Delivery, Draft, Turn, TurnStatus
+from ..domain.turns import ConversationVersion, Delivery, Turn, TurnStatus
 from ..domain.views import View
 
 Row = Sequence[Any]

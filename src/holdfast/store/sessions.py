@@ -7,7 +7,6 @@ from datetime import datetime
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.ids import check_name, new_id, source_of_key
-from ..domain.recovery import Cause
 from ..domain.resets import due
 from ..domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_from
 from ..domain.turns import TurnRequest, TurnStatus
@@ -17,40 +16,13 @@ from . import flushes
 from .resolve import conversation_of, session_of
 from .rows import to_session, to_stamp, to_time, to_time_or_none, to_turn
 from .transaction import Q, Transaction
-from .turn_ends import end_waiting, end_without_answer, withdraw_queue
+from .turn_ends import end_waiting, withdraw_queue
 from .values import Page, SessionFilter, check_limit
 
 
 def require_node(tx: Transaction, node_id: str) -> None:
     if tx.one(Q.node_is_present, id=node_id) is None:
         raise NodeReaped(node_id)
-
-
-def release_orphaned(tx: Transaction, conversation_id: str) -> bool:
-    """Release what a node that is gone left in this conversation, without waiting for a sweep."""
-    freed = free_left_behind(tx, conversation_id)
-    ended = end_left_behind(tx, conversation_of(tx, None, conversation_id).tip_id)
-    return freed or ended
-
-
-def free_left_behind(tx: Transaction, conversation_id: str) -> bool:
-    """Interrupt the turn and release the lease of a node that is gone."""
-    held = tx.one(Q.holder_is_gone, id=conversation_id)
-    if held is None:
-        return False
-    if held[0] is None or not end_without_answer(
-        tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone", cause=Cause.DEATH
-    ):
-        tx.run(Q.free_stray_lease, id=conversation_id)
-    return True
-
-
-def end_left_behind(tx: Transaction, session_id: str) -> bool:
-    """End an attached session of a node that is gone, unless a turn holds it."""
-    if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
-        return False
-    write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
-    return True
 
 
 def check_quotas(
@@ -366,10 +338,7 @@ def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | No
     return [
         session
         for session in found
-        if (wanted.ended is None or session.ended == wanted.ended)
-        and (wanted.source is None or session.source == wanted.source)
-        and (wanted.key is None or session.key == wanted.key)
-        and (not wanted.newest or session.id == session.tip_id)
+        if (wanted.ended is None or session.ended == wanted.ended) and wanted.includes(session)
     ]
 
 

@@ -64,14 +64,14 @@ def page(
     NotFound."""
     check_limit(limit)
     conversation_of(tx, owner, conversation_id)
-    behind = 0
+    number = 0
     if after is not None:
         row = tx.one(Q.side_request_number, id=after, owner=owner)
         if row is None:
             raise NotFound("side request", after)
-        behind = row[0]
+        number = row[0]
     rows = tx.all(
-        Q.side_requests_of_conversation, conversation=conversation_id, behind=behind, limit=limit + 1
+        Q.side_requests_of_conversation, conversation=conversation_id, after=number, limit=limit + 1
     )
     return Page([_to_side_request(row) for row in rows[:limit]], len(rows) > limit)
 

@@ -22,10 +22,11 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ..domain.contexts import Context
+from ..domain.drafts import Draft
 from ..domain.messages import NewMessage
 from ..domain.nodes import NodeKind
 from ..domain.records import Part
-from ..domain.turns import Delivery, Draft, Lease, TurnBegun, TurnOutcome, TurnRequest
+from ..domain.turns import Delivery, Lease, TurnBegun, TurnOutcome, TurnRequest
 from . import (
     api_keys,
     attachments,

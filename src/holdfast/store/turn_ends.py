@@ -14,11 +14,12 @@ from datetime import timedelta
 import msgspec
 
 from ..domain.contexts import OUTCOME_UNKNOWN
+from ..domain.drafts import interrupted_reply
 from ..domain.events import EventType
 from ..domain.ids import storable
 from ..domain.messages import NewMessage, size_of, tool_result
 from ..domain.recovery import REQUEST_KEPT, Cause, Recovery, parked, waiting_sentence
-from ..domain.turns import Delivery, Turn, TurnStatus, check_step, interrupted_reply
+from ..domain.turns import Delivery, Turn, TurnStatus, check_step
 from .deliveries import add_response_event
 from .rows import MICROSECOND, to_draft, to_json, to_stamp, to_time, to_turn
 from .transaction import Q, Transaction

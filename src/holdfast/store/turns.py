@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..domain.conversations import Address, Conversation
+from ..domain.drafts import Draft, first_event_of
 from ..domain.events import EventType
 from ..domain.history import EMPTY
 from ..domain.ids import storable
@@ -19,13 +20,12 @@ from ..domain.messages import NewMessage, size_of
 from ..domain.notices import Notice
 from ..domain.queue import as_joined
 from ..domain.recovery import Cause, Recovery
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Edge, Session
 from ..domain.turns import (
     Delivery,
-    Draft,
     ForkPoint,
     Lease,
-    RequestKey,
     Turn,
     TurnBegun,
     TurnFailure,
@@ -37,7 +37,6 @@ from ..domain.turns import (
     TurnWaits,
     check_step,
     check_unanswered,
-    first_event_of,
     is_due,
 )
 from ..domain.usage import input_tokens, output_tokens, tokens_in, usable_usage
@@ -51,6 +50,7 @@ from ..errors import (
 from .api_keys import spend
 from .deliveries import add_reply, add_response_event
 from .forks import fork_for
+from .nodes import release_orphaned
 from .notices import add as add_notice
 from .notices import give, tell
 from .request_keys import insert_key, is_newest, known_request
@@ -58,11 +58,7 @@ from .resets import schedule_reset, session_for, touch
 from .resolve import conversation_of, find, lookup, session_of
 from .responses import answered_by, append_draft, holds, insert_response
 from .rows import Row, to_json, to_session_spoken_in, to_time, to_turn
-from .sessions import (
-    check_quotas,
-    open_conversation,
-    release_orphaned,
-)
+from .sessions import check_quotas, open_conversation
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, end_without_answer
 from .values import LARGEST_LIST, check_limit

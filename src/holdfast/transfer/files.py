@@ -29,10 +29,10 @@ from ..domain.records import (
     MemoryRecord,
     MessageRecord,
     Part,
+    ReadVersion,
     RecordsBegin,
     RecordsEnd,
     SessionRecord,
-    Stand,
     TurnRecord,
     decode_line,
     encode_line,
@@ -272,17 +272,17 @@ class FileImporter:
         self, conversation: ConversationRecord, records: Iterable[Hanging], known: Imported | None
     ) -> int:
         """Write a conversation, in as many parts as needed; returns its number of messages."""
-        stand = known.stand if known else None
+        version = known.version if known else None
         there = set()
         if known is not None:
             there = {each.id for each in await self._store.line(conversation.owner, conversation.id)}
         part: list[Hanging] = []
         count = size = messages = 0
-        tip, last = (stand.tip_id, stand.last_seq) if stand else ("", 0)
+        tip, last = (version.tip_id, version.last_seq) if version else ("", 0)
         for record in records:
             if isinstance(record, MessageRecord):
                 messages += 1
-                if stand is not None and record.seq <= stand.last_seq:
+                if version is not None and record.seq <= version.last_seq:
                     continue
                 count += 1
                 last = record.seq
@@ -301,11 +301,11 @@ class FileImporter:
             ends_part = isinstance(record, MessageRecord | AttachmentRecord)
             if ends_part and (count >= PART_MESSAGES or size >= PART_BYTES):
                 mark = ImportMark(conversation.id, tip, last, whole=False)
-                await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), stand))
-                stand = Stand(last, tip)
+                await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), version))
+                version = ReadVersion(last, tip)
                 part, count, size = [], 0, 0
         mark = ImportMark(conversation.id, tip, conversation.last_seq)
-        await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), stand))
+        await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), version))
         return messages
 
 

@@ -19,7 +19,7 @@ from holdfast.connectors.telegram import TelegramConnector, with_entities
 from holdfast.connectors.worker import Connectors, ConnectorWorker
 from holdfast.domain.nodes import NodeKind
 from holdfast.errors import BadSetting, NotFound
-from holdfast.importers.hermes.snapshot import visit
+from holdfast.importers.hermes.snapshot import read_home
 from holdfast.models.base import Model
 from holdfast.models.scripted import ScriptedModel, echo
 from holdfast.settings import TelegramSettings, load
@@ -332,7 +332,7 @@ async def test_the_user_of_an_imported_hermes_home_goes_on_from_the_phone(
         write(VERSIONS[-1], "whole", home / "hermes")
         async with serving(tmp_path, telegram, model, allow=()) as worker:
             hf = worker._hf
-            with visit(home / "hermes", UTC) as seen:
+            with read_home(home / "hermes", UTC) as seen:
                 await hf.import_hermes("default", seen, lambda *_: None)
             before = await hf.resolve_name("default", HERMES_KEY)
             telegram.write("still there?")

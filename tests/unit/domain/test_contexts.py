@@ -59,21 +59,21 @@ def no_result(*ids: str) -> tuple[bytes, ...]:
             [calls(2, "a")],
             3,
             (),
-            Rendering(behind={2: no_result("a")}),
+            Rendering(inserted={2: no_result("a")}),
             id="something-else-was-said",
         ),
         pytest.param(
             [calls(2, "a", "b", "c"), answers(3, "b")],
             4,
             (),
-            Rendering(behind={2: no_result("a", "c")}),
+            Rendering(inserted={2: no_result("a", "c")}),
             id="part-of-a-batch-was-never-answered",
         ),
         pytest.param(
             [calls(2, "a"), calls(3, "b"), answers(4, "b")],
             4,
             (),
-            Rendering(behind={2: no_result("a")}),
+            Rendering(inserted={2: no_result("a")}),
             id="a-new-call-closes-the-old-one",
         ),
         pytest.param([answers(1, "a")], 2, (), Rendering(left_out=frozenset({1})), id="result-without-call"),
@@ -88,7 +88,7 @@ def no_result(*ids: str) -> tuple[bytes, ...]:
             [calls(1, "a"), answers(3, "a")],
             3,
             (),
-            Rendering(left_out=frozenset({3}), behind={1: no_result("a")}),
+            Rendering(left_out=frozenset({3}), inserted={1: no_result("a")}),
             id="result-came-too-late",
         ),
         pytest.param(
@@ -117,7 +117,7 @@ def no_result(*ids: str) -> tuple[bytes, ...]:
             [calls(1, "a"), Mark(2, interrupted=True)],
             2,
             (),
-            Rendering(interrupted=frozenset({2}), behind={1: no_result("a")}),
+            Rendering(interrupted=frozenset({2}), inserted={1: no_result("a")}),
             id="interrupted-reply-behind-an-open-call",
         ),
     ],
@@ -142,13 +142,13 @@ def test_how_marked_messages_are_shown(
         pytest.param(
             [calls(4, "a"), answers(10, "a")],
             [(1, 4), (9, 10)],
-            Rendering(left_out=frozenset({10}), behind={4: no_result("a")}),
+            Rendering(left_out=frozenset({10}), inserted={4: no_result("a")}),
             id="something-else-was-said-after-it",
         ),
         pytest.param(
             [calls(4, "a"), answers(9, "a")],
             [(1, 4), (6, 6), (9, 9)],
-            Rendering(left_out=frozenset({9}), behind={4: no_result("a")}),
+            Rendering(left_out=frozenset({9}), inserted={4: no_result("a")}),
             id="something-else-stands-in-between",
         ),
     ],
@@ -166,7 +166,7 @@ def test_numbers_that_are_not_in_the_context_stand_between_nothing(
         (Rendering(awaited=("a",)), True),
         (Rendering(left_out=frozenset({1})), False),
         (Rendering(interrupted=frozenset({1})), False),
-        (Rendering(behind={1: no_result("a")}), False),
+        (Rendering(inserted={1: no_result("a")}), False),
     ],
 )
 def test_a_plain_rendering_is_the_stored_bytes(rendering: Rendering, plain: bool) -> None:
@@ -209,7 +209,7 @@ def as_seen(history: Sequence[Said], rendering: Rendering) -> list[tuple[tuple[s
         if said.hidden or seq in rendering.left_out:
             continue
         seen.append((said.calls, said.answers))
-        for body in rendering.behind.get(seq, ()):
+        for body in rendering.inserted.get(seq, ()):
             seen.append(((), msgspec.json.decode(body)["tool_call_id"]))
     return seen
 

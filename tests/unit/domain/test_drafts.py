@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.domain.drafts import RESERVED_EVENTS, Draft, drafted_text, first_event_of, interrupted_reply
 from holdfast.domain.messages import MAX_BODY_BYTES, MessageStatus
-from holdfast.domain.turns import RESERVED_EVENTS, Draft, first_event_of, interrupted_reply, said
 from holdfast.errors import BadInput
 
 
@@ -41,7 +41,7 @@ def drafts(*checkpoints: dict[str, str] | None) -> list[Draft]:
 def test_what_was_said_is_the_sum_of_the_checkpoints_since_the_last_restart(
     checkpoints: list[dict[str, str] | None], text: dict[str, str]
 ) -> None:
-    assert said(drafts(*checkpoints)) == text
+    assert drafted_text(drafts(*checkpoints)) == text
 
 
 @pytest.mark.parametrize(

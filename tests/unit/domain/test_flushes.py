@@ -14,7 +14,7 @@ from holdfast.domain.flushes import (
     scheduled_at,
     unread,
 )
-from holdfast.domain.memories import HEADING, Memory, MemoryOrigin, told
+from holdfast.domain.memories import HEADING, Memory, MemoryOrigin, recalled_text
 from holdfast.domain.views import Part, Range, Summary, View
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -104,12 +104,12 @@ def memory(text: str) -> Memory:
 
 def test_memories_are_told_whole_newest_last_while_there_is_room() -> None:
     newest_first = [memory("c" * 50), memory("b" * 50), memory("a" * 50)]
-    whole = told(newest_first, 1000)
+    whole = recalled_text(newest_first, 1000)
     assert whole == "\n".join((HEADING, *(f"- (2026-03-01) {letter * 50}" for letter in "abc")))
     for room in range(len(whole)):
-        text = told(newest_first, room)
+        text = recalled_text(newest_first, room)
         assert text is None or (len(text) <= room and text.endswith("c" * 50))
-    assert told(newest_first, len(whole) - 1) == "\n".join(
+    assert recalled_text(newest_first, len(whole) - 1) == "\n".join(
         (HEADING, *(f"- (2026-03-01) {letter * 50}" for letter in "bc"))
     )
-    assert told([], 1000) is None
+    assert recalled_text([], 1000) is None

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast.importers.hermes.doctor import Examination, examine
-from holdfast.importers.hermes.snapshot import visit
+from holdfast.importers.hermes.snapshot import read_home
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ def begin(database: apsw.Connection, id_: str = "s", count: int | None = None) -
 
 def look(database: apsw.Connection, home: Path) -> Examination:
     database.close()
-    with visit(home, UTC) as seen:
+    with read_home(home, UTC) as seen:
         return examine(seen, NOW)
 
 

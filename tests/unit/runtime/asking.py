@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import drafted_text
 from holdfast.domain.history import EMPTY, extended, fingerprint_of_body, history_of
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import as_shown
 from holdfast.domain.nodes import NodeKind
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, said
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnOutdated, TurnRepeated, TurnRequest
 from holdfast.models.base import Chunk, Model
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.agents.heartbeat import Heartbeat
@@ -208,7 +210,7 @@ async def until_told(running: RunningTurn, count: int) -> None:
 
 
 async def drafted(store: Store, turn_id: str) -> str:
-    return said(await store.drafts(turn_id)).get("content", "")
+    return drafted_text(await store.drafts(turn_id)).get("content", "")
 
 
 async def until_drafted(store: Store, turn_id: str, text: str) -> None:

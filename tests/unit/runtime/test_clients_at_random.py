@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.contexts import INTERRUPTED
 from holdfast.domain.conversations import Address
-from holdfast.domain.turns import RequestKey
+from holdfast.domain.request_keys import RequestKey
 from holdfast.errors import ModelError, TurnSuperseded
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.turns import Draft, TurnBegun, TurnStatus, said
+from holdfast.domain.drafts import Draft, drafted_text
+from holdfast.domain.turns import TurnBegun, TurnStatus
 from holdfast.errors import LeaseLost, StoreFull, StoreUncertain
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.draft_writer import DraftWriter
@@ -223,7 +224,7 @@ async def test_text_of_which_nobody_was_told_takes_no_number(store: SQLiteStore,
     drafts.add({"content": "x"}, [b"b"])
     await drafts.save()
     assert await numbers(store, begun.turn.id) == [(0, 0, b"a"), (1, 1, b"b")]
-    assert said(await store.drafts(begun.turn.id)) == {"reasoning_extra": "hm", "content": "x"}
+    assert drafted_text(await store.drafts(begun.turn.id)) == {"reasoning_extra": "hm", "content": "x"}
 
 
 async def test_the_last_checkpoint_holds_what_no_other_does_and_the_end(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
-from holdfast.domain.turns import Draft, RequestKey, TurnBegun, TurnRequest
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnRequest
 from holdfast.runtime.agents.sweeper import PAUSE_SECONDS, Pruner
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.values import Pruned, Retention, StorePolicy

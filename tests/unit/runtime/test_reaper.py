@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.domain.contexts import OUTCOME_UNKNOWN
+from holdfast.domain.drafts import Draft
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import BeatWatch, Node
-from holdfast.domain.turns import Draft, TurnStatus
+from holdfast.domain.turns import TurnStatus
 from holdfast.errors import LeaseLost, StoreFull
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.sqlite.engine import SQLiteStore

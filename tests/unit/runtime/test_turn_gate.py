@@ -12,7 +12,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnRequest
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import TurnBegun, TurnRepeated, TurnRequest
 from holdfast.errors import ConversationBusy
 from holdfast.runtime.agents.heartbeat import Heartbeat
 from holdfast.runtime.agents.reaper import Reaper

@@ -14,7 +14,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.records import AttachmentRecord, Part
 from holdfast.domain.recovery import NO_RECOVERY
-from holdfast.domain.turns import Delivery, NewResponse, RequestKey, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import Delivery, NewResponse, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
 from holdfast.store.sqlite.engine import open_store
 from holdfast.store.store import Store
@@ -263,7 +264,7 @@ async def test_an_import_that_misses_files_is_not_taken_for_a_whole_one(
     original = another.import_part
 
     async def first_only(part: Part) -> None:
-        if part.behind is not None:
+        if part.expected is not None:
             raise ConnectionError
         await original(part)
 

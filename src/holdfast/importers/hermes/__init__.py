@@ -2,5 +2,5 @@
 
 Nothing here writes to a home. `home`, `database_copy` and `reading` know Hermes' file formats; `lineage`
 decides how its sessions are related; `doctor` only reads; `importer` writes to a store. Both begin with
-`snapshot.visit`.
+`snapshot.read_home`.
 """

@@ -24,7 +24,7 @@ import apsw
 from ...errors import BadInput
 from ...os_support import is_locked
 from ...store.queries import parse
-from ..writing import Progress, unheard
+from ..writing import StepProgress, no_step_progress
 from .home import NOTHING
 
 STATEMENTS = parse(files(__package__).joinpath("queries/home.sql").read_text("utf-8"))
@@ -53,7 +53,7 @@ READ = {
 
 @contextmanager
 def private_copy(
-    database: Path, places: Sequence[Path] = (), progress: Progress = unheard
+    database: Path, places: Sequence[Path] = (), progress: StepProgress = no_step_progress
 ) -> Iterator[apsw.Connection]:
     """A connection to a copy of this database, prepared for our statements.
 
@@ -115,7 +115,7 @@ def _log_of(database: Path) -> Path:
     return database.with_name(f"{database.name}-wal")
 
 
-def _copy(database: Path, target: Path, progress: Progress) -> None:
+def _copy(database: Path, target: Path, progress: StepProgress) -> None:
     if not (_at_rest(database) and _copy_at_rest(database, target)):
         _copy_live(database, target, progress)
 
@@ -148,7 +148,7 @@ def _state_of(database: Path) -> list[tuple[int, int, int] | None]:
     return found
 
 
-def _copy_live(database: Path, target: Path, progress: Progress) -> None:
+def _copy_live(database: Path, target: Path, progress: StepProgress) -> None:
     reader = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READONLY)
     writer = apsw.Connection(str(target))
     try:
@@ -179,7 +179,7 @@ def _require_whole(database: Path, copy: Path) -> None:
             raise BadInput(f"{database} was cut off: it has {size:,} bytes of {whole:,}. {_mended()}")
 
 
-def _make_ready(connection: apsw.Connection, database: Path, progress: Progress) -> None:
+def _make_ready(connection: apsw.Connection, database: Path, progress: StepProgress) -> None:
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "cache_size = -32768"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     columns = {table: _columns(connection, table) for table in NEEDED}

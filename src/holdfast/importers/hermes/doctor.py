@@ -66,22 +66,22 @@ class Examination:
     problems: Sequence[str]
 
 
-def examine(visit: HomeSnapshot, now: datetime) -> Examination:
+def examine(snapshot: HomeSnapshot, now: datetime) -> Examination:
     for step in ("gather_facts", "sort_facts", "sort_answers"):
-        visit.copy.execute(STATEMENTS[step])
-    sessions, lineage = visit.sessions, visit.lineage
-    background, problem = background_of(visit.home.processes_file, visit.zone)
-    held = [_held(each, visit) for each in background]
+        snapshot.copy.execute(STATEMENTS[step])
+    sessions, lineage = snapshot.sessions, snapshot.lineage
+    background, problem = background_of(snapshot.home.processes_file, snapshot.zone)
+    held = [_held(each, snapshot) for each in background]
     blocked = {each.key for each in held if each.state == "runs"}
-    rule = reset_rule_of(visit.home, visit.schema)
-    routes = visit.routes.by_key
+    rule = reset_rule_of(snapshot.home, snapshot.schema)
+    routes = snapshot.routes.by_key
     edges = Counter(line.edge.value for line in lineage.lines if line.edge)
     if lineage.continued:
         edges[Edge.COMPACTION.value] = len(lineage.continued)
     return Examination(
-        path=str(visit.home.path),
-        schema=visit.schema,
-        zone=str(visit.zone),
+        path=str(snapshot.home.path),
+        schema=snapshot.schema,
+        zone=str(snapshot.zone),
         sessions=len(sessions),
         messages=sum(session.said for session in sessions),
         undone=sum(session.undone for session in sessions),
@@ -102,15 +102,15 @@ def examine(visit: HomeSnapshot, now: datetime) -> Examination:
         repeats=[
             key
             for key, route in routes.items()
-            if key not in blocked and not route.settled and _expired(route, rule, now, visit.zone)
+            if key not in blocked and not route.settled and _expired(route, rule, now, snapshot.zone)
         ],
         rule=rule,
-        orphan_calls=_number(visit.copy, "orphan_calls"),
+        orphan_calls=_number(snapshot.copy, "orphan_calls"),
         wrong_counts=sum(session.counted not in (None, session.shown) for session in sessions),
-        repeated_rows=_number(visit.copy, "repeated_rows"),
-        strays=_number(visit.copy, "strays"),
-        unmarked=_number(visit.copy, "unmarked"),
-        problems=[*visit.routes.skipped, *([problem] if problem else [])],
+        repeated_rows=_number(snapshot.copy, "repeated_rows"),
+        strays=_number(snapshot.copy, "strays"),
+        unmarked=_number(snapshot.copy, "unmarked"),
+        problems=[*snapshot.routes.skipped, *([problem] if problem else [])],
     )
 
 
@@ -124,8 +124,8 @@ def _number(copy: apsw.Connection, statement: str) -> int:
     return int(number)
 
 
-def _held(process: Background, visit: HomeSnapshot) -> HeldOpen:
-    route = visit.routes.by_key.get(process.key)
+def _held(process: Background, snapshot: HomeSnapshot) -> HeldOpen:
+    route = snapshot.routes.by_key.get(process.key)
     return HeldOpen(
         process.key or process.task,
         route.session_id if route else None,

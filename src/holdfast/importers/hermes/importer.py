@@ -19,14 +19,14 @@ from ...domain.records import (
     ImportMark,
     MemoryRecord,
     Part,
+    ReadVersion,
     SessionRecord,
-    Stand,
 )
 from ...domain.sessions import IMPORTED_PREFIX, Edge
 from ...domain.views import View
 from ...errors import BadInput, Conflict, NotFound
 from ...store.store import Store
-from ..writing import PartWriter, Progress, Taken, Writing, origin_of, unheard
+from ..writing import PartWriter, StepProgress, Taken, Writing, no_step_progress, origin_of
 from .context_range import ContextRange, survey, undone_before
 from .home import memories_of
 from .lineage import HermesLineage, SessionLine
@@ -53,8 +53,8 @@ async def remember(store: Store, owner: str, conversation_id: str, file: str, en
     tip = (await store.resolve(owner, Address(id=conversation_id))).tip
     made_by, now = MemoryOrigin.PERSON.value, store.now()
     memories = tuple(MemoryRecord(new_id("mem"), None, made_by, piece, now) for piece in pieces)
-    stand = Stand(record.last_seq, tip.id)
-    await store.import_part(Part(ORIGIN, record, memories, (ImportMark(name, tip.id, print_),), stand))
+    version = ReadVersion(record.last_seq, tip.id)
+    await store.import_part(Part(ORIGIN, record, memories, (ImportMark(name, tip.id, print_),), version))
     return len(memories)
 
 
@@ -98,7 +98,7 @@ class Importer:
         store: Store,
         owner: str,
         seen: HomeSnapshot,
-        progress: Progress = unheard,
+        progress: StepProgress = no_step_progress,
     ) -> None:
         self._store = store
         self._owner = owner
@@ -141,7 +141,7 @@ class Importer:
         latest = max(
             (known[name] for name in reversed(names) if name in known), key=lambda each: each.last_seq
         )
-        if latest.stand is None:
+        if latest.version is None:
             self.taken.deleted += names
             return
         taken_back = await self._taken_back(line.sessions, known, latest.conversation_id)
@@ -150,12 +150,12 @@ class Importer:
             self.taken.unchanged += 1
             return
         early = [each.id for each in fresh if each.id in known and each.id != latest.name]
-        if early or latest.held or latest.gone_on or latest.stand.tip_id != latest.session_id:
+        if early or latest.held or latest.gone_on or latest.version.tip_id != latest.session_id:
             self.taken.gone_on += early or [each.id for each in fresh] or names[-1:]
             return
         record, _ = await self._store.record(self._owner, latest.conversation_id)
         tip = await self._store.session(self._owner, latest.session_id)
-        writing = Writing(ORIGIN, record, latest.stand, tip.ordinal + 1)
+        writing = Writing(ORIGIN, record, latest.version, tip.ordinal + 1)
         writing.records += taken_back
         writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
         await self._write_all(writing, line, fresh, known)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from ..writing import Progress, unheard
+from ..writing import StepProgress, no_step_progress
 from .database_copy import STATEMENTS, private_copy
 from .home import ChatRoutes, Home, home_at, routes_in
 from .lineage import HermesLineage, lineage_of
@@ -30,8 +30,8 @@ class HomeSnapshot:
 
 
 @contextmanager
-def visit(
-    path: Path, zone: tzinfo, places: Sequence[Path] = (), progress: Progress = unheard
+def read_home(
+    path: Path, zone: tzinfo, places: Sequence[Path] = (), progress: StepProgress = no_step_progress
 ) -> Iterator[HomeSnapshot]:
     """Read the home at this path. Raises BadInput, worded for its owner, if there is none or it is damaged.
 

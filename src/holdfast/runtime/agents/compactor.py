@@ -119,8 +119,8 @@ class Summariser:
         return found
 
     async def _ask(self, wanted: SummaryRequest, room: int) -> Summarised:
-        told = transcript_within(wanted.gap.entries, wanted.scale.tokens, room)
-        messages = summary_request(self._prompt, wanted.allowed, told, wanted.instructions)
+        transcript = transcript_within(wanted.gap.entries, wanted.scale.tokens, room)
+        messages = summary_request(self._prompt, wanted.allowed, transcript, wanted.instructions)
         folder = ReplyFolder()
         async for chunk in self._model.stream(ModelRequest(messages, wanted.model, Purpose.SUMMARY)):
             folder.add(chunk)

@@ -116,8 +116,8 @@ def fitting(entries: tuple[Entry, ...], most_bytes: int) -> str:
 class WebhookTarget:
     """POSTs the input of a flush, and stores no memory. Any status but 2xx is a failure."""
 
-    def __init__(self, webhook: str, timeout_seconds: float = WEBHOOK_SECONDS) -> None:
-        self._webhook = Webhook(webhook, timeout_seconds)
+    def __init__(self, webhook: str) -> None:
+        self._webhook = Webhook(webhook, WEBHOOK_SECONDS)
 
     async def write(self, flush: Flush, given: FlushInput) -> str | None:
         body = msgspec.json.encode(_body(flush, given))

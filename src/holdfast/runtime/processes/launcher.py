@@ -65,6 +65,7 @@ class Launcher:
         """Start a background command in an open session; a string is run by the shell.
 
         The row is written before anything is started. `stdin`: input can be written; else stdin is empty.
+        `variables` are added to its environment.
         """
         text, arguments = _command(command)
         place = await asyncio.to_thread(_directory, cwd)

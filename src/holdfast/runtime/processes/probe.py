@@ -34,7 +34,7 @@ Table = Mapping[int, Running]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeResult:
     """The result of one probe."""
 
     alive: bool
@@ -44,32 +44,32 @@ class Look:
     """Why it counts as gone."""
 
 
-def look(process: Process, root: Path) -> Look:
+def probe(process: Process, root: Path) -> ProbeResult:
     """Whether anything of the process still runs. Only reads: no writes, no signals."""
     files = ProcessFiles(root, process.id)
     begun, ending = files.begun(), files.ending()
     here = identity()
     if process.identity.boot_id != here.boot_id:
-        return Look(False, begun, ending, "the machine was restarted")
+        return ProbeResult(False, begun, ending, "the machine was restarted")
     if process.identity.pid_ns != here.pid_ns:  # another container: only the shim's lock can be checked
         gone = not process.watched and files.shim_lives() is False
-        return Look(not gone, begun, ending, "its container is gone" if gone else None)
+        return ProbeResult(not gone, begun, ending, "its container is gone" if gone else None)
     if process.state is ProcessState.STARTING and begun is None and not process.watched:
-        return Look(True, begun, ending)
+        return ProbeResult(True, begun, ending)
     known = identified(process, begun)
     if known.shim_pid is not None and known.shim_start and start_of(known.shim_pid) == known.shim_start:
-        return Look(True, begun, ending)
+        return ProbeResult(True, begun, ending)
     start = start_of(known.identity.pid)
     if start == HIDDEN:  # hidden from us, of another user: no proof that it is gone
-        return Look(True, begun, ending)
+        return ProbeResult(True, begun, ending)
     if is_same(known, None if start is None else replace(known.identity, pid_start=start)):
-        return Look(True, begun, ending)
+        return ProbeResult(True, begun, ending)
     if ending is None and not process.watched and any(marked(process, running_processes())):
-        return Look(True, begun, ending)  # its shim was killed, but something it started still runs
+        return ProbeResult(True, begun, ending)  # its shim was killed, but something it started still runs
     why = f"no process {known.identity.pid} is running"
     if start is not None:
         why = f"process {known.identity.pid} is another one now"
-    return Look(False, begun, ending, why)
+    return ProbeResult(False, begun, ending, why)
 
 
 def identified(process: Process, begun: ShimIdentity | None) -> Process:
@@ -88,7 +88,7 @@ def as_seen(process: Process, root: Path, now: datetime) -> Process:
     """The process as it is right now, even if its row is not updated yet."""
     if process.ended or not is_here(process, identity()):
         return process
-    found = look(process, root)
+    found = probe(process, root)
     seen = identified(process, found.begun)
     if seen.state is ProcessState.STARTING and found.begun is not None:
         seen = replace(seen, state=ProcessState.RUNNING)

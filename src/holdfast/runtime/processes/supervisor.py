@@ -36,8 +36,8 @@ from ...os_support import identity, running_processes, send_signal
 from ...store.store import Store
 from .. import periodic
 from .files import ProcessFiles
-from .launcher import POLL_SECONDS, START_SECONDS, Command, Launcher, ProcessReader
-from .probe import Look, is_here, look, members, sample
+from .launcher import POLL_SECONDS, START_SECONDS, Launcher, ProcessReader
+from .probe import ProbeResult, is_here, members, probe, sample
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class Supervisor(ProcessReader):
         self._own_node = own_node
         self.limits = limits
         self._launcher = Launcher(store, own_node, directory, environment, log_bytes)
+        self.start, self.watch = self._launcher.start, self._launcher.watch
         self._kept = kept
         self._monotonic = monotonic
         self._terminated: dict[str, float] = {}
@@ -123,7 +124,7 @@ class Supervisor(ProcessReader):
         done = Supervised()
         mine = await self.adopt_once(done)
         mine = await self._settle(mine, done)
-        await self.stop_once(mine, done)
+        await self._stop_requested(mine, done)
         if mine and self._monotonic() >= self._next_sample:
             every = self.limits.active_window.total_seconds() / SAMPLES_PER_WINDOW
             self._next_sample = self._monotonic() + min(every, LONGEST_BETWEEN_SAMPLES)
@@ -132,29 +133,6 @@ class Supervisor(ProcessReader):
             self._next_forgetting = self._monotonic() + FORGET_EVERY_SECONDS
             await self.forget_once()
         return done
-
-    # --- starting ----------------------------------------------------------------------------------
-
-    async def start(
-        self,
-        owner: str,
-        session_id: str,
-        command: Command,
-        cwd: str | Path | None = None,
-        *,
-        stdin: bool = False,
-        variables: Mapping[str, str] | None = None,
-    ) -> Process:
-        """Start a background command in an open session; a string is run by the shell.
-
-        `stdin`: input can be written; otherwise stdin is empty. `variables` are added to its environment.
-        """
-        return await self._launcher.start(owner, session_id, command, cwd, stdin=stdin, variables=variables)
-
-    async def watch(self, owner: str, session_id: str, pid: int, *, may_stop: bool = True) -> Process:
-        """Supervise a process of this machine and user that was started elsewhere. It has no log, and its
-        exit code is not known."""
-        return await self._launcher.watch(owner, session_id, pid, may_stop=may_stop)
 
     # --- supervising -------------------------------------------------------------------------------
 
@@ -203,7 +181,7 @@ class Supervisor(ProcessReader):
 
     async def _settle_one(self, process: Process, done: Supervised) -> bool:
         """Record its start or end; True if it still runs."""
-        found = await asyncio.to_thread(look, process, self._directory)
+        found = await asyncio.to_thread(probe, process, self._directory)
         if process.state is ProcessState.STARTING:
             if process.watched:
                 await self._store.process_started(process.id, process.identity)
@@ -216,7 +194,7 @@ class Supervisor(ProcessReader):
             await self._store.process_finished(process.id, found.ending.exit_code)
         return found.alive
 
-    async def _note_end(self, process: Process, found: Look, done: Supervised) -> None:
+    async def _note_end(self, process: Process, found: ProbeResult, done: Supervised) -> None:
         ending = found.ending
         code = ending.exit_code if ending else process.exit_code
         state = end_of(process, code, ending is not None)
@@ -224,8 +202,8 @@ class Supervisor(ProcessReader):
         if await self._store.end_process(process.id, state, exit_code=code, at=at, why=found.why):
             done.ended.append(process.id)
             self._terminated.pop(process.id, None)
-            told = f"with code {code}" if code is not None else found.why
-            log.info("%s %s: %s", log_name(process), state.value, told)
+            how = f"with code {code}" if code is not None else found.why
+            log.info("%s %s: %s", log_name(process), state.value, how)
 
     async def _give_up(self, process: Process, done: Supervised) -> bool:
         """Give up a start whose node died, once START_SECONDS have passed."""
@@ -339,12 +317,10 @@ class Supervisor(ProcessReader):
             if elsewhere or not await self._claim(process):
                 return
         done = Supervised()
-        await self.stop_once(await self._settle([process], done), done)
+        await self._stop_requested(await self._settle([process], done), done)
 
-    async def stop_once(self, mine: Sequence[Process] | None = None, done: Supervised | None = None) -> None:
+    async def _stop_requested(self, mine: Sequence[Process], done: Supervised) -> None:
         """Execute stop requests: SIGTERM, and after the grace period SIGKILL, to the whole process tree."""
-        done = Supervised() if done is None else done
-        mine = await self.adopt_once(done) if mine is None else mine
         for process in mine:
             if process.stopping and process.may_stop:
                 await self._alone(process, self._stop_one(process, done), done)

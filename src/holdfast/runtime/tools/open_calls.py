@@ -71,8 +71,8 @@ class Outcome(msgspec.Struct, frozen=True):
 class ReconcileWebhook:
     """A `Reconcile` that asks the webhook at `url`."""
 
-    def __init__(self, url: str, timeout_seconds: float = RECONCILE_SECONDS) -> None:
-        self._webhook = Webhook(url, timeout_seconds)
+    def __init__(self, url: str) -> None:
+        self._webhook = Webhook(url, RECONCILE_SECONDS)
 
     async def __call__(self, call: ToolCall) -> str | None:
         asked = {
@@ -93,8 +93,8 @@ class ReconcileWebhook:
             log.warning("the outcome of %s is unknown: the reconcile webhook %s", call.key, answer)
             return None
         try:
-            told = msgspec.json.decode(answer or b"{}", type=Outcome).result
+            result = msgspec.json.decode(answer or b"{}", type=Outcome).result
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             log.warning("the outcome of %s is unknown: the reconcile webhook's answer is not ours", call.key)
             return None
-        return None if told is None else shortened(told, LONGEST_OUTPUT)
+        return None if result is None else shortened(result, LONGEST_OUTPUT)

@@ -242,7 +242,7 @@ class Terminal:
         if arguments.flag("background"):
             return await self._start(call, command, cwd)
         seconds = arguments.number("timeout_seconds", SECONDS, 0.1, MOST_SECONDS)
-        return told(
+        return result_text(
             await run_command(command, cwd, self._environment_of(call), seconds, LONGEST_OUTPUT), seconds
         )
 
@@ -268,7 +268,7 @@ def directory(cwd: str | None) -> str:
     return place
 
 
-def told(finished: Finished, seconds: float) -> str:
+def result_text(finished: Finished, seconds: float) -> str:
     """The result of a foreground command, as text for the model."""
     said = finished.output.rstrip("\n") or "[no output]"
     if finished.timed_out:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ...domain.turns import Draft, Lease
+from ...domain.drafts import Draft
+from ...domain.turns import Lease
 from ...errors import StoreUncertain
 from ...store.store import Store
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 
 from ...domain.ids import storable
-from ...domain.memories import told
+from ...domain.memories import recalled_text
 from ...domain.messages import instruction
 from ...domain.processes import Process
 from ...domain.sessions import Edge, Session
@@ -63,7 +63,7 @@ class TurnPreamble:
             conversation_id=None if recall.whole_owner else session.conversation_id,
             limit=MOST_MEMORIES,
         )
-        text = told(page.items, recall.characters)
+        text = recalled_text(page.items, recall.characters)
         return () if text is None else (instruction(text),)
 
     async def _processes_of(self, begun: TurnBegun) -> tuple[bytes, ...]:

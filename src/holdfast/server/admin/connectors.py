@@ -142,8 +142,7 @@ async def link(call: RequestContext) -> JsonResponse:
 async def attachments(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     session = await call.hf.session_named(owner, call.path("id"))
-    if owner != call.owner:
-        await note_reading(call, owner, session)
+    await note_reading(call, owner, session)
     page = await call.hf.attachments(
         owner,
         session.conversation_id,

@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from ...domain.conversations import Address
-from ...domain.turns import Turn, said
+from ...domain.drafts import text_so_far
+from ...domain.turns import Turn
 from ...errors import NotFound
 from .. import objects
 from ..http import HttpResponse, RequestContext
@@ -114,9 +115,7 @@ class LiveStream:
         running = call.services.runner.running.get(turn_id)
         if running is not None:
             return running.text_so_far()
-        drafts = await call.hf.drafts(turn_id)
-        last = max((draft.after_seq for draft in drafts), default=0)
-        return said(draft for draft in drafts if draft.after_seq == last).get("content", "")
+        return text_so_far(await call.hf.drafts(turn_id))
 
     async def _next(self, call: RequestContext, version: int) -> None:
         """Wait for a commit, for more of a turn that runs here, or for the server to drain."""

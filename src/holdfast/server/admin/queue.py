@@ -26,8 +26,7 @@ class EditBody(RequestBody, frozen=True, kw_only=True):
 async def queue(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     session = await call.hf.session_named(owner, call.path("id"))
-    if owner != call.owner:
-        await note_reading(call, owner, session)
+    await note_reading(call, owner, session)
     found = await call.hf.queue(owner, session.conversation_id)
     return JsonResponse(objects.listed([objects.queued_turn(each) for each in found]))
 

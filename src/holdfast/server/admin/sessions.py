@@ -184,8 +184,7 @@ async def lineage(call: RequestContext) -> JsonResponse:
 async def side_requests(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     session = await call.hf.session_named(owner, call.path("id"))
-    if owner != call.owner:
-        await note_reading(call, owner, session)
+    await note_reading(call, owner, session)
     page = await call.hf.side_requests(
         owner,
         session.conversation_id,

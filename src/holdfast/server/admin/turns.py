@@ -17,11 +17,11 @@ from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnStatus
 from ...errors import Conflict
 from .. import objects
 from ..http import JsonResponse, RequestContext
+from ..limits import count_request, limited_key
 from ..openai.chat import ChatRenderer
 from ..openai.responses import ResponseRenderer
 from ..openai.responses_request import parse
 from ..owners import OWNER, owner_of
-from ..rate_limits import count_request, limited_key
 from ..rebuild import rebuilt, resuming
 from ..routes import Route
 from ..schemas import TurnObject

@@ -23,14 +23,13 @@ from ...models.base import Chunk, CountsTokens, ModelRequest
 from ...models.measured import innermost
 from ...models.names import NamedModel
 from ...models.reply import ReplyFolder
-from ..conversation_ref import ConversationRef, conversation_ref_of
+from ..conversation_ref import ConversationRef, conversation_ref_of, to_store
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
 from ..openai.stateless import StatelessCompletion, answer_without_turn
 from ..queued import QueuedStream, must_wait, queued_answer
 from ..routes import Route
 from ..start_turn import about_to_send, prompted, start_turn, stored_answer, turn_request
-from ..stored_requests import to_store
 from ..streams import TurnStream, WholeAnswer
 from ..work import check_counts
 from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole

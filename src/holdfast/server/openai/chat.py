@@ -26,6 +26,7 @@ from ..conversation_ref import (
     ConversationRef,
     about_begun,
     conversation_ref_of,
+    to_store,
 )
 from ..http import HttpResponse, RequestContext
 from ..http_errors import failure_of
@@ -33,7 +34,6 @@ from ..queued import QueuedStream, must_wait, queued_answer
 from ..routes import Route
 from ..schemas import HoldfastObject
 from ..start_turn import about_to_send, prompted, start_turn, stored_answer, turn_request
-from ..stored_requests import to_store
 from ..streams import DONE, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter

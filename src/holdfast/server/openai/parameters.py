@@ -122,18 +122,20 @@ def one_of(body: Mapping[str, Any], name: str, choices: tuple[str, ...], param: 
     return value
 
 
-def metadata_of(value: object, param: str = "metadata") -> dict[str, str]:
+def metadata_of(value: object) -> dict[str, str]:
     """Up to 16 pairs of strings, like OpenAI's metadata; empty if not given."""
     if value is None:
         return {}
-    pairs = given_object(value, param)
+    pairs = given_object(value, "metadata")
     if len(pairs) > MAX_PAIRS:
-        raise BadParameter(param, f"may have {MAX_PAIRS} pairs at most; it has {len(pairs)}")
+        raise BadParameter("metadata", f"may have {MAX_PAIRS} pairs at most; it has {len(pairs)}")
     for key, said in pairs.items():
-        given_text(key, f"a key of {param}")
+        given_text(key, "a key of metadata")
         if len(key) > MAX_KEY:
-            raise BadParameter(param, f"may have keys of {MAX_KEY} characters at most; {key!r:.80} is longer")
-        where = f"{param}.{key}"
+            raise BadParameter(
+                "metadata", f"may have keys of {MAX_KEY} characters at most; {key!r:.80} is longer"
+            )
+        where = f"metadata.{key}"
         if len(given_text(said, where)) > MAX_VALUE:
             raise BadParameter(where, f"may be {MAX_VALUE} characters long at most; it is {len(said)}")
     return dict(pairs)

@@ -467,6 +467,11 @@ def frame(number: int, data: bytes) -> bytes:
     return b"event: %b\nid: %d\ndata: %b\n\n" % (data[9 : data.index(b'"', 9)], number, data)
 
 
+def frames(events: Iterable[Event]) -> list[bytes]:
+    """Each event in SSE format."""
+    return [frame(number, data) for number, data in encoded(events)]
+
+
 def created_before(first: bytes) -> bytes:
     """A `response.created` to go before `response.in_progress`, the first event of a new attempt, for a
     reader from the beginning. Its number is one that no event has."""

@@ -38,6 +38,7 @@ from ..conversation_ref import (
     conversation_ref_of,
     headers_begun,
     headers_of,
+    to_store,
 )
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import HttpError, failure_of
@@ -46,7 +47,6 @@ from ..queued import is_queued, queued_answer
 from ..routes import Parameter, Route
 from ..schemas import Count, HoldfastObject
 from ..start_turn import about_to_send, prompted, start_turn, turn_request
-from ..stored_requests import to_store
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer
 from ..work import check_counts
 from .chains import Chain
@@ -56,7 +56,7 @@ from .conversations import resolver
 from .input_items import tools_given
 from .items import Item, items_from, listed
 from .parameters import BadParameter
-from .response_events import Event, ResponseEvents, created_before, encoded, frame
+from .response_events import Event, ResponseEvents, created_before, frames
 from .response_object import (
     IN_PROGRESS,
     ResponseHead,
@@ -117,9 +117,9 @@ async def create(call: RequestContext, chain: Chain | None = None) -> HttpRespon
         history = _history(asked)
         if chain is not None:
             chain.note(asked.messages)
-    unkept = _unkept(call, naming, asked, history, [item] if item else [])
-    if unkept is not None:
-        return unkept
+    stateless = _stateless(call, naming, asked, history, [item] if item else [])
+    if stateless is not None:
+        return stateless
     previous_id = None if goes_on else asked.previous_response_id
     previous = await _previous(call, previous_id)
     if chain is not None and previous_id is not None and previous is None:
@@ -354,12 +354,12 @@ class ResponseRenderer:
         if begun.taken_up:
             self._replayed = []
             return ()
-        return _framed(self._events.begin())
+        return frames(self._events.begin())
 
     def resumed(self) -> Sequence[bytes]:
         assert self._events is not None
         unfinished, self._replayed = self._replayed or [], None
-        return _framed(self._events.begin_again(unfinished))
+        return frames(self._events.begin_again(unfinished))
 
     def add(self, chunk: Chunk) -> Sequence[bytes]:
         assert self._events is not None
@@ -367,7 +367,7 @@ class ResponseRenderer:
         if self._replayed is not None:
             self._replayed += events
             return ()
-        return _framed(events)
+        return frames(events)
 
     def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
         assert self._events is not None
@@ -375,7 +375,7 @@ class ResponseRenderer:
         if self._replayed is not None:  # finished: part of the response that the attempt begins with
             self._replayed = []
             return ()
-        return _framed(events)
+        return frames(events)
 
     def moved(self, begun: TurnBegun) -> None:
         self._begun = begun
@@ -387,14 +387,12 @@ class ResponseRenderer:
         if isinstance(outcome, Answered):
             state = state_of(TurnStatus.COMPLETED, finish_reason=outcome.reply.finish_reason)
             usage = outcome.reply.usage
-            return _framed(
-                self._events.end(state, usage=usage, completed_at=datetime.now(UTC), holdfast=ours)
-            )
+            return frames(self._events.end(state, usage=usage, completed_at=datetime.now(UTC), holdfast=ours))
         failure = failure_of(outcome.error)
         error = response_error(failure.message, failure.status)
         by_request = isinstance(outcome.error, TurnStopped) and not outcome.error.retry
         state = state_of(outcome.status, error=error, is_fault=self._asked.background and not by_request)
-        return _framed(self._events.end(state, holdfast=ours))
+        return frames(self._events.end(state, holdfast=ours))
 
 
 class WarmUp(Value, frozen=True):
@@ -411,12 +409,8 @@ class WarmUp(Value, frozen=True):
                 (("created", begun), ("in_progress", begun), ("completed", done))
             )
         ]
-        body = b"".join(_framed(events)) + DONE
+        body = b"".join(frames(events)) + DONE
         await JsonResponse(body, headers=HEADERS, media_type=HEADERS["content-type"]).send(call)
-
-
-def _framed(events: Any) -> list[bytes]:
-    return [frame(number, data) for number, data in encoded(events)]
 
 
 # --- read, cancel, delete --------------------------------------------------------------------------------
@@ -522,7 +516,7 @@ async def input_items(call: RequestContext) -> HttpResponse:
     return JsonResponse(listed(items[:limit], has_more=len(items) > limit))
 
 
-def _unkept(
+def _stateless(
     call: RequestContext,
     naming: ConversationRef,
     asked: ResponsesRequest,

@@ -28,9 +28,9 @@ from ..client_names import side_request
 from ..conversation_ref import STORED, ConversationRef
 from ..http import JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, failure_of
-from ..rate_limits import counted
+from ..limits import counted
 from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
-from .response_events import Event, ResponseEvents, encoded, frame
+from .response_events import Event, ResponseEvents, frames
 from .response_object import response_error, state_of
 
 
@@ -233,17 +233,17 @@ class StatelessResponse:
             async for chunk in heard:
                 if not call.started:
                     await call.start(200, HEADERS)
-                    await listener.say(_framed(self.events.begin()))
+                    await listener.say(b"".join(frames(self.events.begin())))
                 if chunk is not None:
                     told = last.add(chunk)
                     if told:
-                        await listener.say(_framed(told))
+                        await listener.say(b"".join(frames(told)))
             ending = [] if self._left else last.answered()
         except HoldfastError as error:
             if not call.started:
                 raise
             ending = last.failed(error)
-        rest = _framed(ending) + (DONE if ending else b"")
+        rest = b"".join(frames(ending)) + (DONE if ending else b"")
         await call.send({"type": "http.response.body", "body": rest})
 
     async def _heard(self, listener: Listener) -> AsyncGenerator[Chunk | None, None]:
@@ -314,7 +314,3 @@ class _StatelessEnd:
         failure = failure_of(error)
         state = state_of(TurnStatus.FAILED, error=response_error(failure.message, failure.status))
         return self.events.end(state)
-
-
-def _framed(events: list[Event]) -> bytes:
-    return b"".join(frame(number, data) for number, data in encoded(events))

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from ...domain import turns
+from ...domain.drafts import Draft, drafted_text
 from ...domain.ids import message_id
 from ...domain.messages import Message, MessageStatus
 from ...domain.responses import Response
-from ...domain.turns import Delivery, Draft, Turn, TurnStatus
+from ...domain.turns import Delivery, Turn, TurnStatus
 from ...domain.value import Value
 from ...errors import NotFound
 from ..conversation_ref import about
@@ -23,7 +23,7 @@ from ..http import RequestContext
 from ..http_errors import failure_of
 from ..streams import DONE, HEADERS, LOOK_SECONDS, Listener
 from .items import Item, items_from, items_of
-from .response_events import LAST, Event, created_before, encoded, frame, replay, terminal_event
+from .response_events import LAST, Event, created_before, frames, replay, terminal_event
 from .response_object import QUEUED, ResponseHead, response_error, response_object, state_of
 from .responses_request import custom_tools_of
 
@@ -121,7 +121,7 @@ class Record(Value, frozen=True):
         """The items, as far as drafts hold them, of the reply that will be message `seq`."""
         drafted = await call.hf.drafts(self.turn.id)
         kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier reply
-        texts = {name: text for name, text in turns.said(kept).items() if text}
+        texts = {name: text for name, text in drafted_text(kept).items() if text}
         if not texts:
             return []
         reply = {"role": "assistant", "content": "", **texts}
@@ -160,7 +160,7 @@ class StoredStream:
             try:
                 ended = await self._tell(call, listener)
             except NotFound as gone:  # deleted meanwhile
-                await listener.say(_framed([_error(gone, self.after + 1)]))
+                await listener.say(b"".join(frames([_error(gone, self.after + 1)])))
                 ended = False
             # Read before the end is sent: once a client has it, it may send the same words as a new request.
             answered = ended and self.owner == call.owner and await self._completed_turn(call)
@@ -174,7 +174,7 @@ class StoredStream:
         try:
             return await self._tell(call, listener)
         except NotFound as gone:  # deleted meanwhile
-            await listener.say(_framed([_error(gone, self.after + 1)]))
+            await listener.say(b"".join(frames([_error(gone, self.after + 1)])))
             return False
 
     async def _completed_turn(self, call: RequestContext) -> str | None:
@@ -204,7 +204,7 @@ class StoredStream:
                 if events and events[-1].startswith(_ENDINGS):
                     return True
             if record.turn.is_final:
-                await listener.say(_framed(await self._end(call, record, kept is not None)))
+                await listener.say(b"".join(frames(await self._end(call, record, kept is not None))))
                 return True
             await call.hf.changed(version, LOOK_SECONDS)
             if not await listener.still_there():
@@ -251,10 +251,6 @@ def kept_events(drafts: Iterable[Draft], after: int) -> tuple[Sequence[bytes], i
         events.extend(frames[max(0, after + 1 - draft.first_event) :])
         last = draft.last_event
     return (events, last) if is_whole else None
-
-
-def _framed(events: Iterable[Event]) -> bytes:
-    return b"".join(frame(number, data) for number, data in encoded(events))
 
 
 def _error(error: NotFound, number: int) -> Event:

@@ -1,4 +1,4 @@
--- bigint: behind, created_at, limit, now, seq, size
+-- bigint: after, created_at, limit, now, seq, size
 -- bytea: body
 
 -- fragment: attachment_columns
@@ -43,7 +43,7 @@ DELETE FROM attachments WHERE turn = :turn AND conversation = :conversation;
 SELECT a.source, {attachment_columns} FROM attachments a WHERE a.turn = :turn ORDER BY a.no;
 
 -- name: attachments_of_conversation
-SELECT {attachment_columns} FROM attachments a WHERE a.conversation = :conversation AND a.no > :behind
+SELECT {attachment_columns} FROM attachments a WHERE a.conversation = :conversation AND a.no > :after
 ORDER BY a.no LIMIT :limit;
 
 -- name: attachment_by_id

@@ -1,4 +1,4 @@
--- bigint: again_at, before, behind, count, edited_at, expires_at, hears_all, limit, linked, no, now, ordinal, seq, token
+-- bigint: after, again_at, before, count, edited_at, expires_at, hears_all, limit, linked, no, now, ordinal, seq, token
 -- bytea: code_hash
 
 -- fragment: chat_place_columns
@@ -256,7 +256,7 @@ WHERE id = :id AND state = 'pending' RETURNING notice;
 UPDATE deliveries SET state = :state, due_at = :again_at, error = :error, claimed_by = NULL
 WHERE id = :id AND state = 'pending' RETURNING owner, conversation, attempts, kind, place;
 
--- name: tell_of_dead
+-- name: report_dead
 -- rows: any
 -- A dead letter is reported in the other places of its conversation, and in the home place.
 INSERT INTO deliveries (id, connector, place, owner, conversation, kind, text, state, due_at, created_at)
@@ -285,12 +285,12 @@ DELETE FROM deliveries WHERE id = :id AND state = 'growing';
 
 -- name: deliveries_of_all
 SELECT {delivery_columns} FROM {delivery_tables}
-WHERE d.no > :behind AND (:state::text IS NULL OR d.state = :state OR (:state = 'pending' AND d.state = 'growing'))
+WHERE d.no > :after AND (:state::text IS NULL OR d.state = :state OR (:state = 'pending' AND d.state = 'growing'))
 ORDER BY d.no LIMIT :limit;
 
 -- name: deliveries_of_owner
 SELECT {delivery_columns} FROM {delivery_tables}
-WHERE d.owner = :owner AND d.no > :behind
+WHERE d.owner = :owner AND d.no > :after
   AND (:state::text IS NULL OR d.state = :state OR (:state = 'pending' AND d.state = 'growing'))
 ORDER BY d.no LIMIT :limit;
 

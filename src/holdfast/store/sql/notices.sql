@@ -1,4 +1,4 @@
--- bigint: again_at, before, behind, limit, no, now, until
+-- bigint: after, again_at, before, limit, no, now, until
 -- boolean: undelivered, delivered, untried
 
 -- fragment: notice_columns
@@ -42,29 +42,29 @@ SELECT {notice_place} FROM notices WHERE id = :id;
 -- name: notices_of_owner
 -- A page, oldest first, after the cursor: in commit order.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.{notice_place} > :behind ORDER BY t.{notice_place} LIMIT :limit;
+WHERE t.owner = :owner AND t.{notice_place} > :after ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: undelivered_of_owner
 -- The same, only undelivered ones.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.{notice_place} > :behind ORDER BY t.{notice_place} LIMIT :limit;
+WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.{notice_place} > :after ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: notices_of_all
 -- The same for an operator.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.{notice_place} > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.{notice_place} LIMIT :limit;
+WHERE t.{notice_place} > :after AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: newest_notices_of_owner
 -- The newest first, before the cursor. `delivered` is NULL: in either state.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.{notice_place} < :behind
+WHERE t.owner = :owner AND t.{notice_place} < :after
   AND (:delivered::boolean IS NULL OR (t.delivered_at IS NOT NULL) = :delivered)
 ORDER BY t.{notice_place} DESC LIMIT :limit;
 
 -- name: newest_notices_of_all
 -- The same for an operator.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.{notice_place} < :behind AND (:delivered::boolean IS NULL OR (t.delivered_at IS NOT NULL) = :delivered)
+WHERE t.{notice_place} < :after AND (:delivered::boolean IS NULL OR (t.delivered_at IS NOT NULL) = :delivered)
 ORDER BY t.{notice_place} DESC LIMIT :limit;
 
 -- name: undelivered_of_conversation

@@ -1,4 +1,4 @@
--- bigint: before, behind, input_tokens, limit, now, output_tokens
+-- bigint: after, before, input_tokens, limit, now, output_tokens
 -- boolean: truncated
 -- bytea: messages
 
@@ -35,7 +35,7 @@ SELECT no FROM side_requests WHERE id = :id AND (:owner::text IS NULL OR owner =
 -- name: side_requests_of_conversation
 -- A page, oldest first, after the cursor.
 SELECT {side_request_columns} FROM side_requests s
-WHERE s.no IN ({side_requests_of}) AND s.no > :behind ORDER BY s.no LIMIT :limit;
+WHERE s.no IN ({side_requests_of}) AND s.no > :after ORDER BY s.no LIMIT :limit;
 
 -- name: count_side_requests
 SELECT count(*) FROM ({side_requests_of}) linked;
