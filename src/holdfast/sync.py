@@ -280,6 +280,9 @@ class BlockingSession:
     def memories(self) -> list[Memory]:
         return self._loop.call(self._live.memories())
 
+    def remember(self, text: str) -> Memory:
+        return self._loop.call(self._live.remember(text))
+
     def end(self, reason: str = EndReason.CLOSED) -> None:
         self._loop.call(self._live.end(reason))
 

@@ -343,3 +343,36 @@ async def test_files_are_listed_and_downloaded_never_shown(site: Site) -> None:
     assert answer.headers["content-security-policy"] == "sandbox; default-src 'none'"
     assert answer.headers["content-type"] == "application/octet-stream"
     assert (await (await site.server.client_of("bob")).get(address)).status_code == 404
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_a_person_adds_a_memory_to_a_conversation(site: Site, scripts: bool) -> None:
+    await say(site, "hello from the second", key="cli:two")
+    where = (await site.server.say("hello from the first"))["holdfast"]
+    page = await site.visitor(scripts=scripts)
+    await page.goto("/memories")
+    await page.get_by_role("link", name="Add a memory").click()
+    await page.get_by_label("Conversation").select_option(label="cli:two · hello from the second")
+    await page.get_by_label("What to remember").fill("Likes **kelp**.\n<script>alert(1)</script>")
+    await page.get_by_role("button", name="Add", exact=True).click()
+    added = page.locator("article")
+    await expect(added).to_have_count(1)
+    await expect(added.locator("strong")).to_have_text("kelp")
+    await expect(added).to_contain_text("<script>alert(1)</script>")
+    await expect(added.get_by_role("link", name="cli:two")).to_be_visible()
+    await page.goto(f"/sessions/{where['session_id']}")
+    await page.locator("summary", has_text="Actions").click()
+    await page.get_by_role("link", name="Add a memory").click()
+    await expect(page.get_by_label("Conversation")).to_have_value(where["session_id"])
+    await page.get_by_label("What to remember").fill("Of the first.")
+    await page.get_by_role("button", name="Add", exact=True).click()
+    await expect(page.locator("article").first).to_contain_text("hello from the first")
+    (newest, _) = (await site.server.store.memories("default")).items
+    assert (newest.text, newest.conversation_id) == ("Of the first.", where["conversation_id"])
+
+
+async def test_without_a_conversation_there_is_nothing_to_remember_for(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto("/memories?add=1")
+    await expect(page.get_by_text("No memories yet")).to_be_visible()
+    await expect(page.get_by_role("button", name="Add", exact=True)).to_have_count(0)
