@@ -11,7 +11,7 @@ from ..server.http import HttpResponse
 from .actions import CHOSEN, Act, chosen_fields
 from .pages import go, html
 from .request import PageRequest
-from .sessions import EVERYBODY
+from .sessions import EVERYBODY, first_words
 
 PAGE = 50
 MOST_COUNTED = 100
@@ -39,13 +39,11 @@ async def memories(visit: PageRequest) -> HttpResponse:
             for state in ("dead", "pending", "running")
         ),
     )
-    of = sorted({each["conversation_id"] for each in page["data"] if each["key"] is None})
-    headings = await visit.hf.headings(of)
     return html(
         visit,
         "memories.html",
         page=page,
-        names={id_: heading.first_words for id_, heading in headings.items() if heading.first_words},
+        names=await first_words(visit, [each["conversation_id"] for each in page["data"]]),
         recent=recent["data"],
         adds_to=await _named(visit, adds_to) if adds_to not in ("", "1") else None,
         adds=adds_to != "",

@@ -166,6 +166,7 @@ async def search(visit: PageRequest) -> HttpResponse:
         "search.html",
         asked=asked,
         found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in page.hits],
+        names=await first_words(visit, [each.message.conversation_id for each in page.hits]),
         number=page.number,
         has_more=page.has_more,
         filtered=any(asked[name] for name in ("role", "source", "period")),
@@ -190,6 +191,12 @@ async def _found(visit: PageRequest, asked: Mapping[str, str], skip: int) -> Fou
     page = await visit.hf.search_page(owner, asked["q"], wanted, skip=skip, limit=PAGE)
     await note_reading(inner, owner, None)
     return page
+
+
+async def first_words(visit: PageRequest, conversation_ids: Sequence[str]) -> Mapping[str, str]:
+    """What lists call conversations without a title, by id; those without any words are left out."""
+    found = await visit.hf.headings(sorted(set(conversation_ids)))
+    return {id_: heading.first_words for id_, heading in found.items() if heading.first_words}
 
 
 def whole_words(snippet: str) -> str:

@@ -211,8 +211,14 @@ async def test_processes_are_filtered_by_state_and_session(site: Site) -> None:
     await expect(rows).to_have_count(2)
     await page.goto("/processes?session=sess_unknown")
     await expect(page.get_by_text("sess_unknown").last).to_be_visible()
-    for process in (await site.server.client.get("/api/processes")).json()["data"]:
-        await site.server.client.post(f"/api/processes/{process['id']}/stop")
+    await page.goto("/processes")
+    for command in ("sleep 300", "sleep 301"):
+        await page.get_by_role("link", name=f"Stop {command}").click()
+        await page.get_by_role("button", name="Stop it").click()
+        await page.goto("/processes")
+        await expect(rows.filter(has_text=command)).to_have_count(0)
+    await page.get_by_role("link", name="Show ended ones").click()
+    await expect(rows).to_have_count(3)
 
 
 # --- logs ------------------------------------------------------------------------------------------------
@@ -251,14 +257,14 @@ async def test_logs_are_filtered_by_level_kind_and_text(site: Site, logged: LogB
     await expect(chat).to_contain_text("200")
     assert "pearl" not in await page.content()
     await expect(rows.filter(has_text="GET /logs")).to_have_count(0)
-    await page.get_by_label("Kind").select_option("everything")
+    await page.get_by_label("Kind").select_option("everything, also pages")
     await expect(rows.filter(has_text="GET /static/{name}").first).to_be_visible()
-    await page.get_by_label("Kind").select_option("no requests")
+    await page.get_by_label("Kind").select_option("only the log")
     await expect(chat).to_have_count(0)
     await page.get_by_label("Kind").select_option("only failed requests")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("404")
-    await page.get_by_label("Kind").select_option("without pages")
+    await page.get_by_label("Kind").select_option("log and API requests")
     await page.get_by_label("Level").select_option("error")
     await expect(rows).to_have_count(1)
     await page.get_by_title("Lines of req_tide").click()
