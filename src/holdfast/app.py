@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,7 @@ from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER, check_name
 from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
-from .domain.pages import Found, SessionFilter
+from .domain.pages import Found, SearchFilter, SessionFilter
 from .domain.sessions import EndReason, Session
 from .domain.turns import TurnStatus
 from .errors import BadInput, BadSetting, StoreError, StoreUnusable
@@ -436,10 +436,23 @@ class Holdfast(Operations):
         wanted = SessionFilter(self.owner, ended, source, key, title, newest)
         return list((await self.store.sessions(wanted, after=after, limit=limit)).items)
 
-    async def search(self, words: str, *, limit: int = 20) -> list[Found]:
+    async def search(
+        self,
+        words: str,
+        *,
+        role: str | None = None,
+        source: str | None = None,
+        since: datetime | None = None,
+        limit: int = 20,
+    ) -> list[Found]:
         """Messages of this owner that hold all these words, the best first. Each word counts from its
-        beginning; double quotes enclose a phrase. Raises SearchTimeout."""
-        return list(await self.store.search(self.owner, words, limit=limit))
+        beginning; double quotes enclose a phrase.
+
+        `role`, `source` (of their session) and `since` (a time with its zone) leave others out. Raises
+        SearchTimeout.
+        """
+        wanted = SearchFilter(role=role, source=source, since=since)
+        return list(await self.store.search(self.owner, words, wanted=wanted, limit=limit))
 
     async def conversation(self, name: str) -> Conversation:
         """The conversation of this id (its own, or of a session, turn or response), key or alias. Raises
