@@ -4,12 +4,13 @@ node's own owner."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
+from datetime import datetime
 from typing import Any
 
 from .domain.conversations import Address, Conversation
 from .domain.events import Event
 from .domain.ids import check_name
-from .domain.pages import Found, SessionFilter
+from .domain.pages import Found, SearchFilter, SessionFilter
 from .domain.sessions import Session
 from .operations import Operations
 from .session import LiveSession, NodeServices
@@ -71,10 +72,23 @@ class LibraryOperations(Operations):
         wanted = SessionFilter(self.owner, ended, source, key, title, newest)
         return list((await self.store.sessions(wanted, after=after, limit=limit)).items)
 
-    async def search(self, words: str, *, limit: int = 20) -> list[Found]:
+    async def search(
+        self,
+        words: str,
+        *,
+        role: str | None = None,
+        source: str | None = None,
+        since: datetime | None = None,
+        limit: int = 20,
+    ) -> list[Found]:
         """Messages of this owner that hold all these words, the best first. Each word counts from its
-        beginning; double quotes enclose a phrase. Raises SearchTimeout."""
-        return list(await self.store.search(self.owner, words, limit=limit))
+        beginning; double quotes enclose a phrase.
+
+        `role`, `source` (of their session) and `since` (a time with its zone) leave others out. Raises
+        SearchTimeout.
+        """
+        wanted = SearchFilter(role=role, source=source, since=since)
+        return list(await self.store.search(self.owner, words, wanted=wanted, limit=limit))
 
     async def conversation(self, name: str) -> Conversation:
         """The conversation of this id (its own, or of a session, turn or response), key or alias. Raises

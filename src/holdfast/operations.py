@@ -25,6 +25,7 @@ from .domain.flushes import Flush
 from .domain.headings import NO_HEADING, NO_SUMS, Heading
 from .domain.ids import is_ours, is_short
 from .domain.maintenance import Diagnosis, Progress, Pruned, Reset, Swept, no_progress
+from .domain.memories import Memory
 from .domain.messages import NewMessage
 from .domain.nodes import Liveness
 from .domain.pages import (
@@ -465,7 +466,19 @@ class Operations(StoreOperations):
             await self.stop_turn(owner, running_turn, TurnStatus.CANCELLED, why)
         await self.store.delete_conversation(owner, conversation_id)
 
-    # --- flushes ----------------------------------------------------------------------------------------
+    # --- memories and flushes ---------------------------------------------------------------------------
+
+    async def add_memory(
+        self, owner: str | None, text: str, *, name: str | None = None, key: str | None = None
+    ) -> Memory:
+        """Add a person's memory to the conversation of this session key, or else of this id, key or alias.
+        Raises NotFound, BadInput and QuotaExceeded."""
+        if key is not None:
+            place = await self.store.resolve(owner, Address(key=key, create=False))
+        else:
+            place = await self.resolve_name(owner, name or "")
+        conversation = place.conversation
+        return await self.store.remember(conversation.owner, conversation.id, text)
 
     async def skip_flush(self, owner: str | None, session_id: str) -> Flush:
         """Do not flush this session. Raises as `Store.skip_flush` does."""

@@ -173,6 +173,11 @@ class LiveSession(SessionMessages):
         )
         return list(page.items)
 
+    async def remember(self, text: str) -> Memory:
+        """Add a memory to this conversation: turns of the server are given it from now on. Raises BadInput
+        and QuotaExceeded."""
+        return await self._services.store.remember(self._services.owner, self.conversation_id, text)
+
     async def set_title(self, title: str) -> None:
         """Set the title of the conversation."""
         await self._services.store.set_title(self._services.owner, self.conversation_id, title)

@@ -110,6 +110,7 @@ class StoreOperations:
     reduce_message = store_method(Store.reduce_message)
     note_reading = store_method(Store.note_reading)
     search_messages = store_method(Store.search, "search")
+    search_page = store_method(Store.search_page)
 
     stored_request = store_method(Store.stored_request)
     waiting_turns = store_method(Store.waiting_turns)

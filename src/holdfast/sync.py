@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -167,8 +168,16 @@ class BlockingHoldfast:
             )
         )
 
-    def search(self, words: str, *, limit: int = 20) -> list[Found]:
-        return self._loop.call(self._inner.search(words, limit=limit))
+    def search(
+        self,
+        words: str,
+        *,
+        role: str | None = None,
+        source: str | None = None,
+        since: datetime | None = None,
+        limit: int = 20,
+    ) -> list[Found]:
+        return self._loop.call(self._inner.search(words, role=role, source=source, since=since, limit=limit))
 
     def conversation(self, name: str) -> Conversation:
         return self._loop.call(self._inner.conversation(name))
@@ -279,6 +288,9 @@ class BlockingSession:
 
     def memories(self) -> list[Memory]:
         return self._loop.call(self._live.memories())
+
+    def remember(self, text: str) -> Memory:
+        return self._loop.call(self._live.remember(text))
 
     def end(self, reason: str = EndReason.CLOSED) -> None:
         self._loop.call(self._live.end(reason))

@@ -271,8 +271,7 @@ def recall_of(settings: Settings) -> Recall | None:
     memory = settings.memory
     if memory.recall == "none":
         return None
-    by_tool = "memory" in settings.agent.tools
-    return Recall(memory.recall == "owner", memory.recall_chars, by_tool)
+    return Recall(memory.recall == "owner", memory.recall_chars)
 
 
 def toolbox_of(

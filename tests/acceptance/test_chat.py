@@ -286,6 +286,14 @@ def test_resume_lists_conversations_and_takes_a_number(home: Home) -> None:
         chat.end()
 
 
+def test_what_is_to_be_remembered_is_kept_and_listed(home: Home) -> None:
+    done = home.run("chat", "--key", KEY, said="/remember\nhello\n/remember Likes kelp.\n/remember\n")
+    assert done.returncode == 0, done.stderr
+    assert "Nothing is remembered" in done.stderr and "Remembered as mem_" in done.stderr
+    assert "Likes kelp." in done.stdout
+    assert [each["text"] for each in home.json("memories")["data"]] == ["Likes kelp."]
+
+
 def test_model_system_save_and_cost(talking: Home, talker: Talker) -> None:
     file = talking.path.parent / "saved.md"
     talker.usage = {"prompt_tokens": 1200, "completion_tokens": 34, "total_tokens": 1234}

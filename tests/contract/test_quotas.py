@@ -9,6 +9,7 @@ import pytest
 from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint
 from holdfast.domain.conversations import Address
 from holdfast.domain.items import PutItem
+from holdfast.domain.memories import MemoryOrigin
 from holdfast.domain.messages import NewMessage, new_message, size_of
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
@@ -327,4 +328,20 @@ async def test_an_event_whose_state_does_not_fit_is_not_stored(store: Store, nod
     limit(store, Quotas(conversation_bytes=await held(store) + size("event") + 4))
     await refused(store, append('"123"'), "conversation_mb")
     assert await append('"12"') == 1
+    assert await store.check() == []
+
+
+async def test_memories_of_a_person_count_for_the_conversation_they_are_added_to(
+    store: Store, node: Node
+) -> None:
+    where = (await say(store, node)).session.conversation_id
+    limit(store, Quotas(conversation_bytes=await held(store) + 2_000))
+    await store.remember(OWNER, where, "x" * 1_500)
+    await refused(store, store.remember(OWNER, where, "ü" * 300), "conversation_mb")
+    await store.remember(OWNER, where, "noted by the model", origin=MemoryOrigin.TOOL)
+    (memory, _) = (await store.memories(OWNER)).items[::-1]
+    await store.forget_memory(OWNER, memory.id)
+    await store.remember(OWNER, where, "ü" * 300)
+    limit(store, Quotas(owner_bytes=await held(store)))
+    await refused(store, store.remember(OWNER, where, "x"), "owner_mb")
     assert await store.check() == []

@@ -16,7 +16,8 @@ from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import BadInput, NotFound, SearchTimeout
 from holdfast.store import search_terms
 from holdfast.store.store import Store
-from tests.contract.steps import OTHER, OWNER, begin, context_of, draft, say, to_message
+from holdfast.store.values import SearchFilter
+from tests.contract.steps import OTHER, OWNER, Clock, begin, context_of, draft, say, to_message
 
 
 async def numbers(store: Store, words: str, owner: str | None = OWNER, **more: Any) -> list[int]:
@@ -397,3 +398,60 @@ async def test_an_operator_finds_the_messages_of_every_owner(store: Store, node:
 def _patch_snippets(monkeypatch: pytest.MonkeyPatch, snippet: Any) -> None:
     for module in ("holdfast.store.sqlite.search", "holdfast.store.postgres.search"):
         monkeypatch.setattr(f"{module}.snippet", snippet)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_a_search_filters_by_role_source_and_date(
+    store: Store, node: Node, clock: Clock, indexed: bool
+) -> None:
+    await say(store, node, "kelp one", "kelp is an alga", source="cli")
+    since = clock.move(hours=2)
+    await say(store, node, "kelp two", "noted", source="cli")
+    await say(store, node, "kelp three", "kelp again", source="web")
+    await say(store, node, "kelp of another", "kelp", source="web", owner=OTHER)
+    if indexed:
+        await store.repair()
+
+    async def found(**wanted: Any) -> list[str]:
+        hits = await store.search(OWNER, "kelp", wanted=SearchFilter(**wanted))
+        return sorted(hit.message.content()["content"] for hit in hits)
+
+    assert await found(role="assistant") == ["kelp again", "kelp is an alga"]
+    assert await found(source="web") == ["kelp again", "kelp three"]
+    assert await found(since=since) == ["kelp again", "kelp three", "kelp two"]
+    assert await found(role="user", source="cli", since=since) == ["kelp two"]
+    assert await found(role="tool") == await found(source="') OR 1=1 --") == []
+    assert len(await store.search(None, "kelp", wanted=SearchFilter(source="web"))) == 4
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_filtered_hits_are_all_counted_however_many_others_match_better(
+    store: Store, node: Node, indexed: bool
+) -> None:
+    few = await begin(store, node, *["some words about seaweed, of which kelp is one"] * 7, source="web")
+    await begin(store, node, *["kelp kelp kelp"] * 1_100, source="cli")
+    if indexed:
+        await store.repair()
+    page = await store.search_page(OWNER, "kelp", SearchFilter(source="web"), limit=5)
+    rest = await store.search_page(OWNER, "kelp", SearchFilter(source="web"), skip=5, limit=5)
+    hits = [*page.hits, *rest.hits]
+    assert {hit.message.conversation_id for hit in hits} == {few.session.conversation_id}
+    assert sorted(hit.message.seq for hit in hits) == list(range(1, 8))
+    assert [(each.number, each.has_more) for each in (page, rest)] == [(7, False), (7, False)]
+    everything = await store.search_page(OWNER, "kelp", limit=1)
+    assert (len(everything.hits), everything.number, everything.has_more) == (1, 1_000, True)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_pages_of_hits_follow_each_other_without_gap_or_repeat(
+    store: Store, node: Node, indexed: bool
+) -> None:
+    begun = await begin(store, node, *[f"kelp {number}" for number in range(30)])
+    if indexed:
+        await store.repair()
+    await store.delete_message(OWNER, begun.session.conversation_id, 4)
+    pages = [await store.search_page(OWNER, "kelp", skip=skip, limit=10) for skip in (0, 10, 20, 30)]
+    assert [len(page.hits) for page in pages] == [10, 10, 9, 0]
+    assert {page.number for page in pages} == {29}
+    seen = sorted(hit.message.seq for page in pages for hit in page.hits)
+    assert seen == [number for number in range(1, 31) if number != 4]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pydoc
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ async def test_a_program_lists_searches_reads_deletes_and_exports(tmp_path: Path
         assert [each.key for each in await hf.sessions(source="web", ended=False)] == ["web:ada"]
         found = await hf.search("lighthouse")
         assert {each.key for each in found} == {"cli:ada", "web:ada"}
+        assert [each.key for each in await hf.search("lighthouse", source="web")] == ["web:ada"]
+        assert await hf.search("lighthouse", role="tool") == []
         conversation = await hf.conversation("web:ada")
         assert conversation == await hf.conversation(short(newest[0].id))
         assert conversation.metadata == {}
@@ -70,6 +73,8 @@ def test_the_same_without_an_event_loop(tmp_path: Path) -> None:
     with holdfast.open_sync(path) as hf:
         assert [each.key for each in hf.sessions(newest=True)] == ["web:ada", "cli:ada"]
         assert len(hf.search("lighthouse")) == 2
+        assert len(hf.search("lighthouse", source="web", since=datetime(2026, 1, 1, tzinfo=UTC))) == 1
+        assert hf.search("lighthouse", since=datetime(2999, 1, 1, tzinfo=UTC)) == []
         assert hf.conversation("cli:ada").key == "cli:ada"
         assert json.loads(list(hf.export("cli:ada"))[1])["record"] == "conversation"
         assert len(list(hf.export())) > len(list(hf.export("cli:ada")))

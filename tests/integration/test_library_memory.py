@@ -88,3 +88,12 @@ def test_the_same_without_an_event_loop(url: str) -> None:
         for event in hf.events():
             assert event.type != "flush.dead"
         assert isinstance(session.memories(), list)
+
+
+async def test_a_program_adds_a_memory_of_its_own(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("cli:ada")
+        memory = await session.remember("Is called Ada.")
+        assert (memory.origin, memory.key, await session.memories()) == ("person", "cli:ada", [memory])
+        with pytest.raises(holdfast.BadInput):
+            await session.remember(" ")

@@ -14,9 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from ..cli import session_views
-from ..cli.format import Column, Styled, ago, count, one_line, say, table, write
+from ..cli.format import Styled, ago, count, one_line, say, write
 from ..cli.processes import show_processes
 from ..cli.session_actions import rewound_sentence
+from ..domain.headings import shortened
+from ..domain.ids import short
 from ..domain.messages import Message
 from ..domain.pages import SessionFilter
 from ..domain.sessions import EndReason
@@ -35,6 +37,7 @@ class Slash(StrEnum):
     COMPACT = "compact"
     WHY = "why"
     PS = "ps"
+    REMEMBER = "remember"
     TITLE = "title"
     MODEL = "model"
     SYSTEM = "system"
@@ -60,6 +63,7 @@ MEANINGS: dict[Slash, tuple[str, str]] = {
     Slash.COMPACT: ("", "replace older messages by a summary in the context"),
     Slash.WHY: ("", "when this session will be reset, and what defers it"),
     Slash.PS: ("", "background processes of this conversation"),
+    Slash.REMEMBER: ("[TEXT]", "keep this for later sessions too; alone: list what is kept"),
     Slash.TITLE: ("[TEXT]", "give this conversation a title; alone: show it"),
     Slash.MODEL: ("[NAME]", "ask this model from now on; alone: show it"),
     Slash.SYSTEM: ("[TEXT]", "instructions of this chat from now on; alone: show them"),
@@ -141,6 +145,8 @@ RECENT = 10
 """Conversations that /resume lists."""
 PREVIEWED = 6
 """Newest messages among which the last reply is looked for."""
+NAME_CHARACTERS, PREVIEW_CHARACTERS = 40, 72
+"""How much of a title and of the last message /resume lists."""
 COPY_LIMIT = 100_000
 """Terminals refuse to copy more than about this many bytes."""
 
@@ -179,6 +185,7 @@ class ChatActions:
             Slash.COMPACT: self._compact,
             Slash.WHY: self._why,
             Slash.PS: self._ps,
+            Slash.REMEMBER: self._remember,
             Slash.TITLE: self._title,
             Slash.MODEL: self._model,
             Slash.SYSTEM: self._system,
@@ -221,7 +228,7 @@ class ChatActions:
         state.say(f"{'You are' if state.live.id == before else 'Now'} in {state.live.id}{named}.")
 
     async def _list(self) -> None:
-        """One line for each other conversation, newest first: its number, title or key, and last activity."""
+        """Each other conversation, newest first: its number, title, key, size, age, and last words."""
         state = self._state
         wanted = SessionFilter(state.owner, newest=True)
         page = await state.node.session_page(wanted, limit=RECENT + 1)
@@ -232,24 +239,22 @@ class ChatActions:
             state.say("No other conversations.")
             return
         now = state.node.now()
-        columns = (
-            Column("", right=True),
-            Column("conversation"),
-            Column("key"),
-            Column("messages", right=True),
-            Column("last activity", whole=True),
-        )
-        rows = [
-            (
-                str(number),
-                one_line(session.title or headings[session.conversation_id].first_words or "—"),
-                session.key or Styled("—", "dim"),
-                str(session.last_seq),
+        for number, session in enumerate(shown, 1):
+            heading = headings[session.conversation_id]
+            name = session.title or heading.first_words or short(session.id)
+            facts = [
+                session.key or "",
+                count(session.last_seq, "message"),
                 ago(session.last_activity_at, now),
+            ]
+            say(
+                Styled(f"{number:>2}  ", "dim"),
+                Styled(shortened(name, NAME_CHARACTERS) or "", "bold"),
+                Styled(f"  {', '.join(filter(None, facts))}", "dim"),
+                fits=True,
             )
-            for number, session in enumerate(shown, 1)
-        ]
-        table(columns, rows)
+            if heading.preview:
+                say(Styled(shortened(heading.preview, PREVIEW_CHARACTERS) or "", "dim"), indent=4)
         state.say("/resume NUMBER continues one of them, /resume ID_OR_KEY any other.")
 
     async def _retry(self, _: str) -> Ended:
@@ -305,6 +310,18 @@ class ChatActions:
             show_processes(state.node, found, state.node.now())
         else:
             state.say("This conversation has started no process.")
+
+    async def _remember(self, text: str) -> None:
+        state = self._state
+        if text:
+            memory = await state.live.remember(text)
+            state.say(f"Remembered as {memory.id}.")
+            return
+        found = await state.live.memories()
+        for memory in reversed(found):
+            say(Styled(f"  {memory.created_at.astimezone():%Y-%m-%d}  ", "dim"), one_line(memory.text))
+        if not found:
+            state.say("Nothing is remembered for this conversation.")
 
     async def _title(self, title: str) -> None:
         state = self._state

@@ -76,6 +76,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "memories": {
         "list": ("memories", "List memories, the newest first."),
         "search": ("memories", "Search memories that contain all these words."),
+        "add": ("memories", "Add a memory to a conversation."),
         "edit": ("memories", "Edit the text of a memory."),
         "forget": ("memories", "Delete memories permanently."),
         "retry": ("memories", "Retry memory jobs that failed."),

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -175,6 +176,13 @@ class CommandContext:
     def wrong_usage(self, sentence: str) -> NoReturn:
         """Print the usage and exit with 2."""
         self.context.fail(sentence)
+
+    def date(self, text: str) -> datetime:
+        """A date or time that was typed, in this machine's time zone unless it names one."""
+        try:
+            return datetime.fromisoformat(text).astimezone()
+        except (ValueError, OverflowError):
+            self.wrong_usage(f"{text!r} is not a date such as 2026-03-01 or 2026-03-01T08:00")
 
     def nothing_yet(self) -> Exception:
         from ..errors import BadInput

@@ -268,11 +268,12 @@ def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Se
 
 
 def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """A table as wide as the terminal. If it does not fit, ids are shortened, which commands take too."""
+    """A table as wide as the terminal. If it does not fit without wrapping, ids are shortened, which commands
+    take too."""
     from rich.table import Table
 
     widths, fixed = _widths(columns, rows)
-    if rows and _least(widths, fixed) > console().width:
+    if rows and sum(widths) + 2 * (len(widths) - 1) > console().width:
         rows = _with_short_ids(rows)
         widths, fixed = _widths(columns, rows)
     if rows and _least(widths, fixed) > console().width:

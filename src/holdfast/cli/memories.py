@@ -1,4 +1,4 @@
-"""`holdfast memories list|search|edit|forget|retry|skip`: memories, and flushes that failed."""
+"""`holdfast memories list|search|add|edit|forget|retry|skip`: memories, and flushes that failed."""
 
 from __future__ import annotations
 
@@ -89,6 +89,33 @@ async def search(
             print_json(objects.listed(data, has_more=page.has_more))
         else:
             _show(page, opened.hf.now(), "nothing was found")
+
+
+@command(memories, "add")
+async def add(
+    invocation: CommandContext,
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="The conversation: any id, key or alias of it.")
+    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to remember.")],
+    as_json: AsJson = False,
+) -> None:
+    """Add a memory to a conversation.
+
+    The model is given it from the next turn on, also after a reset.
+
+    \b
+    Examples:
+      holdfast memories add telegram:dm:42 "Prefers answers in German."
+      holdfast memories add sess_3f2a… "The house is in Bergen."
+    """
+
+    async with invocation.existing(quiet=as_json) as opened:
+        memory = await opened.hf.add_memory(opened.owner, text, name=session)
+        if as_json:
+            print_json(objects.memory(memory, with_owner=invocation.of_everybody))
+        else:
+            say(f"{memory.id} is added to {one_line(memory.key or memory.conversation_id)}.")
 
 
 @command(memories, "edit")
@@ -204,7 +231,7 @@ async def skip(
 
     if not session_ids and before is None:
         invocation.wrong_usage("name sessions, or a date with --before")
-    since = _time(invocation, before) if before is not None else None
+    since = invocation.date(before) if before is not None else None
     async with invocation.existing(quiet=as_json) as opened:
         skipped = 0
         for session_id in session_ids or ():
@@ -217,13 +244,6 @@ async def skip(
         else:
             say(f"{count(skipped, 'session')} will not be flushed." if skipped else "There was none to skip.")
     return 0
-
-
-def _time(invocation: CommandContext, text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        invocation.wrong_usage(f"{text!r} is not a date such as 2026-03-01 or 2026-03-01T08:00")
 
 
 def _show(page: Page[Memory], now: datetime, nothing: str) -> None:

@@ -54,7 +54,8 @@ async def models(
             target = entry.get("alias_of")
             note = f"alias of {target}" if target else "default" if entry["id"] == default else ""
             rows.append((str(entry["id"]), tokens, note))
-        say(f"{answers.description}:")
+        at = answers.description.partition("the first model at ")[2]
+        say(f"Models at {at}:" if at else f"{answers.description}:")
         table((Column("model"), Column("context", right=True), Column("")), rows)
         if other := settings.aliases.get("*"):
             say(f"Every other name is answered by {other}.")

@@ -9,6 +9,7 @@ from typing import Any
 from ..domain.figures import NO_COST, Cost, Statistics
 from ..domain.flushes import Flush
 from ..domain.headings import NO_HEADING, Heading
+from ..domain.ids import short
 from ..domain.messages import Message, MessageStatus
 from ..domain.pages import Found, LineageTree
 from ..domain.sessions import Edge, Session, SessionState
@@ -26,6 +27,7 @@ from .format import (
     facts,
     moment,
     money,
+    on_terminal,
     one_line,
     percent,
     say,
@@ -241,12 +243,13 @@ def show_found(found: Sequence[Found], now: datetime) -> None:
         if number:
             say()
         message = each.message
-        where = each.key or each.title or message.conversation_id
+        session = short(message.session_id) if on_terminal() else message.session_id
+        where = each.key or each.title or short(message.conversation_id)
         say(
             Styled(one_line(where), "bold"),
             Styled(f"  #{message.seq}  ", "dim"),
             _role(message.role),
-            Styled(f"  {clock(message.created_at, now)}  {message.session_id}", "dim"),
+            Styled(f"  {clock(message.created_at, now)}  {session}", "dim"),
         )
         say("  ", one_line(each.snippet))
 

@@ -10,7 +10,7 @@ import typer
 from ..domain.figures import Statistics
 from ..domain.headings import NO_HEADING
 from ..domain.messages import Message
-from ..domain.pages import SessionFilter
+from ..domain.pages import SearchFilter, SessionFilter
 from ..domain.sessions import Session, SessionState
 from ..server import objects
 from . import session_views
@@ -110,6 +110,13 @@ async def stats(invocation: CommandContext, as_json: AsJson = False) -> None:
 async def search(
     invocation: CommandContext,
     words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="All of them; quotes keep a phrase.")],
+    role: Annotated[
+        str | None, typer.Option(help="Only messages of this role, such as user or assistant.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Only sessions of this source.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Only messages since then, such as 2026-03-01.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -121,12 +128,14 @@ async def search(
     Examples:
       holdfast sessions search lighthouse keeper
       holdfast sessions search '"my name is"' --json
+      holdfast sessions search kelp --role user --since 2026-03-01
     """
 
+    wanted = SearchFilter(role=role, source=source, since=invocation.date(since) if since else None)
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
-        found = await opened.hf.search_messages(opened.owner, " ".join(words), limit=limit + 1)
+        found = await opened.hf.search_messages(opened.owner, " ".join(words), wanted=wanted, limit=limit + 1)
         found, has_more = found[:limit], len(found) > limit
         if as_json:
             print_json(objects.listed([objects.found(each) for each in found], has_more=has_more))

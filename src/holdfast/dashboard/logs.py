@@ -17,10 +17,10 @@ from .request import PageRequest
 
 MOST_SHOWN = 200
 KINDS = {
-    "": "without pages",
-    "all": "everything",
-    "program": "no requests",
-    "requests": "only requests to the API",
+    "": "log and API requests",
+    "all": "everything, also pages",
+    "program": "only the log",
+    "requests": "only API requests",
     "failed": "only failed requests",
 }
 """Requests for pages are many while a page is open: they are shown if asked for, or failed."""

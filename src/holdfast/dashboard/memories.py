@@ -1,4 +1,4 @@
-"""`/memories`: lists, edits and deletes memories; lists flushes that wait, run or have failed."""
+"""`/memories`: lists, adds, edits and deletes memories; lists flushes that wait, run or have failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..server.http import HttpResponse
 from .actions import CHOSEN, Act, chosen_fields
 from .pages import go, html
 from .request import PageRequest
-from .sessions import EVERYBODY
+from .sessions import EVERYBODY, first_words
 
 PAGE = 50
 MOST_COUNTED = 100
@@ -30,8 +30,10 @@ async def memories(visit: PageRequest) -> HttpResponse:
     if visit.owner_named == EVERYBODY:  # memories are read one owner at a time
         return go(visit.link("/memories", owner=None))
     asked = {"q": visit.query("q"), "key": visit.query("key"), "after": visit.query("after")}
-    page, dead, pending, running = await asyncio.gather(
+    adds_to = visit.query("add")
+    page, recent, dead, pending, running = await asyncio.gather(
         visit.ask("GET", "/api/memories", query={**asked, "limit": PAGE}),
+        visit.ask("GET", "/api/sessions", query={"newest": "1", "limit": PAGE}),
         *(
             visit.ask("GET", "/api/flushes", query={"state": state, "limit": PAGE})
             for state in ("dead", "pending", "running")
@@ -41,12 +43,28 @@ async def memories(visit: PageRequest) -> HttpResponse:
         visit,
         "memories.html",
         page=page,
+        names=await first_words(visit, [each["conversation_id"] for each in page["data"]]),
+        recent=recent["data"],
+        adds_to=await _named(visit, adds_to) if adds_to not in ("", "1") else None,
+        adds=adds_to != "",
         asked=asked,
         dead=dead,
         waiting=[*running["data"], *pending["data"]],
         more_waiting=pending["has_more"] or running["has_more"],
         shows_queue=visit.query("show") == "queued",
     )
+
+
+async def _named(visit: PageRequest, name: str) -> Any:
+    """The session of this name, to which a memory is added."""
+    return await visit.ask("GET", "/api/sessions/{id}", names={"id": name})
+
+
+async def add(visit: PageRequest) -> HttpResponse:
+    text = visit.form.get("text", "").replace("\r\n", "\n").strip()
+    session = visit.form.get("session", "").strip()
+    await visit.ask("POST", "/api/memories", body={"text": text, "session_id": session})
+    return go(visit.link("/memories"))
 
 
 async def counted(visit: PageRequest, state: str) -> dict[str, Any]:

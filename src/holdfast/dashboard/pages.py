@@ -5,6 +5,7 @@ The Content-Security-Policy allows only our own script and style sheet.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -104,6 +105,7 @@ def environment() -> jinja2.Environment:
         duration=duration,
         compact=compact,
         plain=plain,
+        cause=cause,
         money=format.money,
         cost=lambda turn, prices: cost_of([turn], prices).amount,
         seconds=lambda number: timedelta(seconds=number),
@@ -214,6 +216,14 @@ def compact(number: int) -> str:
         if number >= size:
             return f"{number / (1000 if unit == 'k' else size):.1f}{unit}"
     return f"{number:,}"
+
+
+_TURN = re.compile(r"^turn turn_\S+ was (?:interrupted|cancelled): ")
+
+
+def cause(sentence: str) -> str:
+    """Why a turn was not answered, without the turn's id and state, which are shown beside it."""
+    return _TURN.sub("", sentence)
 
 
 def plain(value: Any) -> Any:

@@ -106,6 +106,7 @@ PAGES: tuple[PageRoute, ...] = (
     PageRoute("GET", "/processes/{id}/{act}", actions.confirm_process, "Confirmation page: stop or pin it."),
     PageRoute("POST", "/processes/{id}/{act}", actions.act_on_process, "Do it."),
     PageRoute("GET", "/memories", memories.memories, "Memories, and dead letters."),
+    PageRoute("POST", "/memories", memories.add, "Add a memory to a conversation."),
     PageRoute("POST", "/memories/forget", memories.forget_several, "Forget the chosen memories."),
     PageRoute("POST", "/memories/{id}", memories.edit, "Edit a memory."),
     PageRoute("GET", "/memories/{id}/forget", memories.confirm_forgetting, "Confirmation page: forget it."),

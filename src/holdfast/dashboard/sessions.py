@@ -14,7 +14,14 @@ import msgspec
 
 from ..domain.api_keys import check_admin
 from ..domain.headings import NO_SUMS, ConversationSums
-from ..domain.pages import MOST_SORTED, Found, SessionFilter, SessionSort
+from ..domain.pages import (
+    MOST_COUNTED,
+    MOST_SORTED,
+    FoundPage,
+    SearchFilter,
+    SessionFilter,
+    SessionSort,
+)
 from ..domain.sessions import SessionState
 from ..errors import BadInput
 from ..server import objects
@@ -25,8 +32,6 @@ from .request import PageRequest
 from .usage import owners_for, statistics
 
 PAGE = 50
-MOST_FOUND = 300
-"""How many of the best hits of a search are filtered and counted."""
 MOST_MARKED = 20
 EVERYBODY = "*"
 PERIODS = {
@@ -154,41 +159,44 @@ async def search(visit: PageRequest) -> HttpResponse:
     asked = {name: visit.query(name) for name in ("q", "role", "source", "period")}
     if visit.owner_named == EVERYBODY:  # messages are read one owner at a time
         return go(visit.link("/search", **{**asked, "owner": None}))
-    found, is_all = await _found(visit, asked) if asked["q"] else ([], True)
-    skip = visit.call.query_number("skip", 0)
-    shown = found[skip : skip + PAGE]
+    skip = min(visit.call.query_number("skip", 0), MOST_COUNTED)
+    page = await _found(visit, asked, skip) if asked["q"] else FoundPage((), 0, False)
     return html(
         visit,
         "search.html",
         asked=asked,
-        found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in shown],
-        number=len(found),
-        is_all=is_all,
+        found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in page.hits],
+        names=await first_words(visit, [each.message.conversation_id for each in page.hits]),
+        number=page.number,
+        has_more=page.has_more,
+        filtered=any(asked[name] for name in ("role", "source", "period")),
         first=skip + 1,
         earlier=max(0, skip - PAGE) if skip else None,
-        later=skip + PAGE if len(found) > skip + PAGE else None,
+        later=skip + PAGE if page.number > skip + PAGE else None,
         roles=ROLES,
         periods=PERIODS,
         sources=sorted((await statistics(visit)).sources),
     )
 
 
-async def _found(visit: PageRequest, asked: Mapping[str, str]) -> tuple[list[Found], bool]:
-    """The best hits that the filters leave, in the order of the search, and whether these are all."""
+async def _found(visit: PageRequest, asked: Mapping[str, str], skip: int) -> FoundPage:
     inner = visit.inner("GET")
     owner = owner_of(inner)
-    found = await visit.hf.search_messages(owner, asked["q"], limit=MOST_FOUND)
-    is_all = len(found) < MOST_FOUND
+    period = PERIODS.get(asked["period"])
+    wanted = SearchFilter(
+        role=asked["role"] or None,
+        source=asked["source"] or None,
+        since=visit.now - period if period else None,
+    )
+    page = await visit.hf.search_page(owner, asked["q"], wanted, skip=skip, limit=PAGE)
     await note_reading(inner, owner, None)
-    if asked["role"]:
-        found = [each for each in found if each.message.role == asked["role"]]
-    if (period := PERIODS.get(asked["period"])) is not None:
-        found = [each for each in found if each.message.created_at >= visit.now - period]
-    if asked["source"]:
-        ids = sorted({each.message.session_id for each in found})
-        sources = {id_: (await visit.hf.find_session(owner, id_)).source for id_ in ids}
-        found = [each for each in found if sources[each.message.session_id] == asked["source"]]
-    return found, is_all
+    return page
+
+
+async def first_words(visit: PageRequest, conversation_ids: Sequence[str]) -> Mapping[str, str]:
+    """What lists call conversations without a title, by id; those without any words are left out."""
+    found = await visit.hf.headings(sorted(set(conversation_ids)))
+    return {id_: heading.first_words for id_, heading in found.items() if heading.first_words}
 
 
 def whole_words(snippet: str) -> str:

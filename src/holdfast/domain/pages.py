@@ -99,6 +99,27 @@ def name_of(session: Session, headings: Mapping[str, Heading]) -> str:
     return " ".join(filter(None, (session.key, title))) or session.id
 
 
+class SearchFilter(Value, frozen=True):
+    """Which messages a search reads, besides their words; None: any."""
+
+    conversation_id: str | None = None
+    role: str | None = None
+    source: str | None = None
+    """That of the message's session."""
+    since: datetime | None = None
+    """Messages created then or later."""
+
+    @property
+    def is_by_row(self) -> bool:
+        """True: what it asks of a message is in the message's row, not in the search index."""
+        return (self.role, self.source, self.since) != (None, None, None)
+
+
+EVERY_MESSAGE = SearchFilter()
+MOST_COUNTED = 1_000
+"""Up to how many hits a search counts."""
+
+
 class Found(Value, frozen=True):
     """A search hit."""
 
@@ -106,6 +127,17 @@ class Found(Value, frozen=True):
     snippet: str
     key: str | None
     title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """A page of search hits."""
+
+    hits: Sequence[Found]
+    number: int
+    """How many hits all pages have, up to what was to be counted."""
+    has_more: bool
+    """True: there are more than were counted."""
 
 
 class LineageTree(Value, frozen=True):

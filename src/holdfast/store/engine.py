@@ -17,6 +17,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
@@ -24,6 +25,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 from ..domain.flushes import FlushRules
 from ..domain.maintenance import Progress
 from ..domain.nodes import Liveness, Node
+from ..domain.pages import EVERY_MESSAGE, MOST_COUNTED
 from ..domain.quotas import Quotas
 from ..domain.resets import ResetPolicies
 from ..errors import StoreClosed
@@ -33,7 +35,7 @@ from .readers import Readers
 from .search_terms import Deadline
 from .search_threads import SearchThreads
 from .transaction import Transaction
-from .values import Figures, Finding, Found
+from .values import Figures, Finding, Found, FoundPage, HitRange, SearchFilter, check_limit
 from .watch import ChangeWatch
 from .writer import GroupWriter
 
@@ -234,19 +236,43 @@ class Engine(ABC):
     # --- search -----------------------------------------------------------------------------------------
 
     async def search(
-        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
+        self,
+        owner: str | None,
+        words: str,
+        *,
+        conversation_id: str | None = None,
+        wanted: SearchFilter | None = None,
+        limit: int = 20,
     ) -> list[Found]:
         """Messages of this owner that contain all these words. No committed message is ever missing."""
+        if conversation_id is not None:
+            wanted = replace(wanted or EVERY_MESSAGE, conversation_id=conversation_id)
+        return list((await self.search_page(owner, words, wanted, limit=limit, count=limit)).hits)
+
+    async def search_page(
+        self,
+        owner: str | None,
+        words: str,
+        wanted: SearchFilter | None = None,
+        *,
+        skip: int = 0,
+        limit: int = 20,
+        count: int = MOST_COUNTED,
+    ) -> FoundPage:
+        """The same, page by page: without the first `skip` hits, and with how many there are, up to
+        `count`."""
         self._check_open()
+        check_limit(limit)
+        hits = HitRange(skip, limit, count)
         return await self._searches.run(
-            owner, lambda deadline: self._find(owner, words, conversation_id, limit, deadline)
+            owner, lambda deadline: self._find(owner, words, wanted or EVERY_MESSAGE, hits, deadline)
         )
 
     @abstractmethod
     def _find(
-        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
-    ) -> list[Found]:
-        """Blocking, on a search thread: `search`."""
+        self, owner: str | None, words: str, wanted: SearchFilter, hits: HitRange, deadline: Deadline
+    ) -> FoundPage:
+        """Blocking, on a search thread: `search_page`."""
 
     # --- nodes and their locks --------------------------------------------------------------------------
 

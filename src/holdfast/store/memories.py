@@ -66,12 +66,23 @@ def remember(
     session_id: str | None = None,
     origin: MemoryOrigin = MemoryOrigin.PERSON,
 ) -> Memory:
-    """Add a memory to a conversation."""
+    """Add a memory to a conversation. QuotaExceeded: a person's would exceed a storage limit, with the
+    memories that the conversation has. The model's tool may finish its turn."""
     if origin is MemoryOrigin.FLUSH:
         raise BadInput("a flush is finished by its claim, and remembers with it")
     check_memory(text)
     conversation = conversation_of(tx, owner, conversation_id)
+    if origin is MemoryOrigin.PERSON:
+        _check_quotas(tx, owner, conversation.id, len(text.encode()))
     return memory_of(tx, owner, insert(tx, owner, conversation.id, session_id, origin, text))
+
+
+def _check_quotas(tx: Transaction, owner: str, conversation_id: str, added: int) -> None:
+    (held,) = tx.one(Q.bytes_with_memories, conversation=conversation_id) or (0,)
+    tx.quotas.check_conversation(conversation_id, held, added)
+    if tx.quotas.owner_bytes:
+        (held,) = tx.one(Q.owner_bytes, owner=owner) or (0,)
+        tx.quotas.check_owner_bytes(owner, held, added)
 
 
 def memory_of(tx: Transaction, owner: str | None, memory_id: str) -> Memory:

@@ -37,6 +37,10 @@ def to_stamp(time: datetime) -> int:
     return (time - _EPOCH) // MICROSECOND
 
 
+def to_stamp_or_none(time: datetime | None) -> int | None:
+    return None if time is None else to_stamp(time)
+
+
 def to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 

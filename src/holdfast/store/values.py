@@ -11,7 +11,7 @@ from ..domain.figures import Figures, FlushFigures, OwnerUsage, Statistics
 from ..domain.flushes import FlushPolicy
 from ..domain.maintenance import Finding, Pruned
 from ..domain.notices import Notice
-from ..domain.pages import Found, Page, Resolved, SessionFilter
+from ..domain.pages import Found, FoundPage, Page, Resolved, SearchFilter, SessionFilter
 from ..errors import BadInput
 
 __all__ = [
@@ -20,13 +20,16 @@ __all__ = [
     "Finding",
     "FlushFigures",
     "Found",
+    "FoundPage",
     "Held",
+    "HitRange",
     "Orphans",
     "OwnerUsage",
     "Page",
     "Pruned",
     "Resolved",
     "Retention",
+    "SearchFilter",
     "SessionFilter",
     "Statistics",
     "StorePolicy",
@@ -40,6 +43,21 @@ def check_limit(limit: int, largest: int = LARGEST_PAGE) -> None:
     """Raises BadInput unless a page may have this many items."""
     if not 1 <= limit <= largest:
         raise BadInput(f"limit must be between 1 and {largest}, not {limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class HitRange:
+    """Which hits of a search are read: without the first `skip`, at most `limit`. `count`: up to how many
+    are counted."""
+
+    skip: int
+    limit: int
+    count: int
+
+    @property
+    def needed(self) -> int:
+        """How many hits must be found: one more than the page ends with, and than are counted."""
+        return max(self.skip + self.limit, self.count) + 1
 
 
 @dataclass(frozen=True, slots=True)

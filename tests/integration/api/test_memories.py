@@ -318,3 +318,40 @@ async def test_the_memory_tool_is_off_unless_named_and_allowed(start_server: Sta
     assert (memory["text"], memory["origin"], memory["key"]) == ("Likes kelp.", "tool", KEY)
     first = msgspec.json.decode(server.model.requests[3].messages)[0]
     assert first["role"] == "system" and "Likes kelp." in first["content"]
+
+
+async def test_a_persons_memory_is_given_from_the_next_turn_on(start_server: StartServer) -> None:
+    answers = Answers()
+    server = await start_server(answers.model(), memory=MEMORY)
+    session_id = await say(server)
+    added = await asked(server, "POST", "/api/memories", json={"text": "Is called Ada.", "key": KEY})
+    assert (added["origin"], added["key"], added["session_id"]) == ("person", KEY, None)
+    assert ids(await got(server, "/api/memories")) == [added["id"]]
+    await say(server, "who am I?")
+    assert "Is called Ada." in answers.asked[-1][0]["content"]
+    more = await asked(
+        server, "POST", "/api/memories", json={"text": "Lives in Bergen.", "session_id": session_id[:13]}
+    )
+    assert more["conversation_id"] == added["conversation_id"]
+    await say(server, "hello", "telegram:dm:43")
+    assert [message["role"] for message in answers.asked[-1]] == ["user"]
+
+
+async def test_a_memory_of_no_conversation_or_of_anothers_is_refused(start_server: StartServer) -> None:
+    server = await start_server(Answers().model(), memory=MEMORY)
+    session_id = await say(server)
+    for body in (
+        {"text": "x"},
+        {"text": "x", "key": KEY, "session_id": session_id},
+        {"text": " ", "key": KEY},
+        {"key": KEY},
+        {"text": "x" * 20_001, "key": KEY},
+        {"text": "x", "key": KEY, "owner": "bob"},
+    ):
+        await refused(server, "POST", "/api/memories", 400, "invalid_value", json=body)
+    await refused(server, "POST", "/api/memories", 404, "not_found", json={"text": "x", "key": "never"})
+    bob = await server.client_of("bob")
+    for place in ({"key": KEY}, {"session_id": session_id}):
+        response = await bob.post("/api/memories", json={"text": "x", **place})
+        assert response.status_code == 404, response.text
+    assert (await got(server, "/api/memories"))["data"] == []

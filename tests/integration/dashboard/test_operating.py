@@ -211,8 +211,14 @@ async def test_processes_are_filtered_by_state_and_session(site: Site) -> None:
     await expect(rows).to_have_count(2)
     await page.goto("/processes?session=sess_unknown")
     await expect(page.get_by_text("sess_unknown").last).to_be_visible()
-    for process in (await site.server.client.get("/api/processes")).json()["data"]:
-        await site.server.client.post(f"/api/processes/{process['id']}/stop")
+    await page.goto("/processes")
+    for command in ("sleep 300", "sleep 301"):
+        await page.get_by_role("link", name=f"Stop {command}").click()
+        await page.get_by_role("button", name="Stop it").click()
+        await page.goto("/processes")
+        await expect(rows.filter(has_text=command)).to_have_count(0)
+    await page.get_by_role("link", name="Show ended ones").click()
+    await expect(rows).to_have_count(3)
 
 
 # --- logs ------------------------------------------------------------------------------------------------
@@ -251,14 +257,14 @@ async def test_logs_are_filtered_by_level_kind_and_text(site: Site, logged: LogB
     await expect(chat).to_contain_text("200")
     assert "pearl" not in await page.content()
     await expect(rows.filter(has_text="GET /logs")).to_have_count(0)
-    await page.get_by_label("Kind").select_option("everything")
+    await page.get_by_label("Kind").select_option("everything, also pages")
     await expect(rows.filter(has_text="GET /static/{name}").first).to_be_visible()
-    await page.get_by_label("Kind").select_option("no requests")
+    await page.get_by_label("Kind").select_option("only the log")
     await expect(chat).to_have_count(0)
     await page.get_by_label("Kind").select_option("only failed requests")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("404")
-    await page.get_by_label("Kind").select_option("without pages")
+    await page.get_by_label("Kind").select_option("log and API requests")
     await page.get_by_label("Level").select_option("error")
     await expect(rows).to_have_count(1)
     await page.get_by_title("Lines of req_tide").click()
@@ -343,3 +349,36 @@ async def test_files_are_listed_and_downloaded_never_shown(site: Site) -> None:
     assert answer.headers["content-security-policy"] == "sandbox; default-src 'none'"
     assert answer.headers["content-type"] == "application/octet-stream"
     assert (await (await site.server.client_of("bob")).get(address)).status_code == 404
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+async def test_a_person_adds_a_memory_to_a_conversation(site: Site, scripts: bool) -> None:
+    await say(site, "hello from the second", key="cli:two")
+    where = (await site.server.say("hello from the first"))["holdfast"]
+    page = await site.visitor(scripts=scripts)
+    await page.goto("/memories")
+    await page.get_by_role("link", name="Add a memory").click()
+    await page.get_by_label("Conversation").select_option(label="cli:two · hello from the second")
+    await page.get_by_label("What to remember").fill("Likes **kelp**.\n<script>alert(1)</script>")
+    await page.get_by_role("button", name="Add", exact=True).click()
+    added = page.locator("article")
+    await expect(added).to_have_count(1)
+    await expect(added.locator("strong")).to_have_text("kelp")
+    await expect(added).to_contain_text("<script>alert(1)</script>")
+    await expect(added.get_by_role("link", name="cli:two")).to_be_visible()
+    await page.goto(f"/sessions/{where['session_id']}")
+    await page.locator("summary", has_text="Actions").click()
+    await page.get_by_role("link", name="Add a memory").click()
+    await expect(page.get_by_label("Conversation")).to_have_value(where["session_id"])
+    await page.get_by_label("What to remember").fill("Of the first.")
+    await page.get_by_role("button", name="Add", exact=True).click()
+    await expect(page.locator("article").first).to_contain_text("hello from the first")
+    (newest, _) = (await site.server.store.memories("default")).items
+    assert (newest.text, newest.conversation_id) == ("Of the first.", where["conversation_id"])
+
+
+async def test_without_a_conversation_there_is_nothing_to_remember_for(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto("/memories?add=1")
+    await expect(page.get_by_text("No memories yet")).to_be_visible()
+    await expect(page.get_by_role("button", name="Add", exact=True)).to_have_count(0)

@@ -517,7 +517,7 @@ async def test_the_controls_of_a_conversation_and_of_keys(start_site: StartSite)
     await expect(page.get_by_role("row", name="laptop")).to_contain_text("revoked")
     await page.locator("nav summary").click()
     await page.get_by_role("link", name="Connectors").click()
-    await expect(page.get_by_label("Code, as the person was given it")).to_be_visible()
+    await expect(page.get_by_label("Pairing code")).to_be_visible()
     assert site.said == []
 
 

@@ -12,12 +12,13 @@ import pytest
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api.conftest import Running, StartServer, server_home, start_server
+from tests.integration.api.operating import got, refused
 from tests.integration.dashboard.test_acts import sent
 from tests.integration.dashboard.test_logins import logged_in
 
 __all__ = ["server_home", "start_server"]
 
-KEY = "cli:ada"
+CHAT, KEY = "/v1/chat/completions", "cli:ada"
 
 
 class Counting:
@@ -189,3 +190,27 @@ async def test_a_search_marks_its_hits_and_links_to_the_message(server: Running)
     page = (await client.get("/search?q=tid")).text
     assert "1 message<" in page and "high &lt;b&gt;<mark>tid</mark>e&lt;/b&gt;" in page
     assert f'/sessions/{said["session_id"]}?before=31&amp;find=tid#m1"' in page
+
+
+async def test_search_filters_count_and_page_over_all_hits(server: Running) -> None:
+    """Hundreds of better hits of another source do not push out those that are wanted."""
+    rare = [
+        {"role": "user", "content": f"among other words of note {number}, a tide"} for number in range(60)
+    ]
+    many = [{"role": "user", "content": "tide tide tide"}] * 400
+    for key, messages in ((KEY, rare), ("loud:one", many)):
+        await server.client.post(CHAT, json={"messages": messages}, headers={"x-holdfast-session-key": key})
+    source = KEY.partition(":")[0]
+    client = await logged_in(server)
+    first = (await client.get(f"/search?q=tide&source={source}&role=user")).text
+    assert "60 messages, 1 to 50 shown" in first and first.count("<article ") == 50
+    second = (await client.get(f"/search?q=tide&source={source}&role=user&skip=50")).text
+    assert "60 messages, 51 to 60 shown" in second and second.count("<article ") == 10
+    assert "Next page" not in second and f"q=tide&amp;role=user&amp;source={source}" in second
+    assert "No results." in (await client.get("/search?q=tide&source=slack&period=24h")).text
+    hits = await got(
+        server, f"/api/search?q=tide&source={source}&role=user&since=2026-01-01T00:00:00Z&limit=100"
+    )
+    assert (len(hits["data"]), hits["has_more"]) == (60, False)
+    assert (await got(server, "/api/search?q=tide&since=2999-01-01"))["data"] == []
+    await refused(server, "GET", "/api/search?q=tide&since=yesterday", 400, "invalid_value")

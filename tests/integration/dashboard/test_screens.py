@@ -142,6 +142,7 @@ OTHERS = {
     "sessions": "/sessions",
     "processes": "/processes",
     "memories": "/memories",
+    "add-memory": "/memories?add=1",
     "notices": "/notices?state=all",
     "nodes": "/nodes?gone=1",
     "logs": "/logs",

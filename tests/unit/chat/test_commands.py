@@ -54,7 +54,7 @@ def test_every_command_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("/re", ["/resume ", "/retry", "/rewind "]),
+        ("/re", ["/resume ", "/retry", "/rewind ", "/remember "]),
         ("/n", ["/new"]),
         ("/resume cli:a", ["cli:ada"]),
         ("/resume ", ["cli:ada", "sess_1"]),

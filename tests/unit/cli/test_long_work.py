@@ -155,12 +155,12 @@ def test_a_table_fits_the_terminal_and_shortens_ids_where_it_must(
     shown = capsys.readouterr().out
     assert max(width_of(line) for line in shown.splitlines()) <= columns
     assert (
-        shown.count(ROW[0] if columns >= 120 else short(ROW[0]))
+        shown.count(ROW[0] if columns >= 200 else short(ROW[0]))
         == shown.count(short(ROW[2]))
         == shown.count("running")
         == 2
     )
-    assert shown.count(ROW[0]) == (2 if columns >= 120 else 0)
+    assert shown.count(ROW[0]) == (2 if columns >= 200 else 0)
     assert ("PROCESS" in shown) is (columns >= 60), "as a table where it fits"
 
 

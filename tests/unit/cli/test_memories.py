@@ -142,3 +142,16 @@ def test_with_the_local_model_nothing_is_scheduled(home: Home) -> None:
     resumed = home.json("sessions", "resume", session["id"])
     home.ok("sessions", "end", resumed["id"], "--reason", "new")
     assert home.json("sessions", "show", resumed["id"])["flush"]["state"] == "none"
+
+
+def test_a_person_adds_a_memory_by_key_or_by_a_shortened_id(home: Home) -> None:
+    home.ok("run", "--key", "cli:ada", "hello")
+    (session,) = home.sessions()
+    assert "is added to cli:ada" in home.ok("memories", "add", "cli:ada", "Ada likes kelp.")
+    more = home.json("memories", "add", session["id"][:13], "Ada lives\nin Bergen.")
+    assert (more["origin"], more["key"]) == ("person", "cli:ada")
+    assert [each["text"] for each in home.json("memories")["data"]] == [more["text"], "Ada likes kelp."]
+    for arguments in (("never", "x"), ("cli:ada", " ")):
+        assert home.run("memories", "add", *arguments).returncode == 1
+    assert home.run("--owner", "bob", "memories", "add", "cli:ada", "x").returncode == 1
+    assert len(home.json("memories")["data"]) == 2

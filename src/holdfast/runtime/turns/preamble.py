@@ -36,8 +36,6 @@ class Recall(Value, frozen=True):
 
     whole_owner: bool = False
     characters: int = 4000
-    by_tool: bool = False
-    """True if a session may have memories that it wrote itself, with the memory tool."""
 
 
 class TurnPreamble:
@@ -50,14 +48,15 @@ class TurnPreamble:
 
     async def of(self, begun: TurnBegun) -> tuple[bytes, ...]:
         """Instructions for this turn; empty if there is nothing to report."""
-        remembered = await self._memories(begun.session) if self._recall is not None else ()
+        remembered = await self._memories(begun) if self._recall is not None else ()
         return (*remembered, *await self._processes_of(begun)) if begun.notices else remembered
 
-    async def _memories(self, session: Session) -> tuple[bytes, ...]:
-        recall = self._recall
+    async def _memories(self, begun: TurnBegun) -> tuple[bytes, ...]:
+        recall, session = self._recall, begun.session
         assert recall is not None
-        if session.ordinal == 1 and not (recall.whole_owner or recall.by_tool):
-            return ()  # a conversation's first session has no memories
+        is_new = session.ordinal == 1 and session.opened_at >= begun.turn.started_at
+        if is_new and not recall.whole_owner:
+            return ()  # this turn has just made the conversation: no memory can belong to it yet
         page = await self._store.memories(
             session.owner,
             conversation_id=None if recall.whole_owner else session.conversation_id,

@@ -6,23 +6,30 @@ time, and an event records it. A flush holds no text; its id is its session's id
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
-from ...domain.flushes import FlushState
+from ...domain.flushes import LONGEST_MEMORY, FlushState
 from .. import objects
 from ..http import JsonResponse, RequestContext
-from ..openai.parameters import BadParameter, RequestBody, must_be
+from ..openai.parameters import A_TIME, BadParameter, RequestBody, a_time, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
 from ..schemas import DeletedMemoryObject, FlushCountObject, FlushObject, ListObject, MemoryObject
 from .sessions import LARGEST_PAGE, paging
 
-A_TIME = "a time such as 2026-03-01T00:00:00Z"
+TEXT = must_be("the text of the memory", minLength=1, maxLength=LONGEST_MEMORY)
 
 
 class MemoryBody(RequestBody, frozen=True, kw_only=True):
-    text: Annotated[str, must_be("the new text of the memory", minLength=1, maxLength=20_000)]
+    text: Annotated[str, TEXT]
+
+
+class NewMemoryBody(RequestBody, frozen=True, kw_only=True):
+    text: Annotated[str, TEXT]
+    session_id: Annotated[str | None, must_be("any id, or an alias, of the conversation it belongs to")] = (
+        None
+    )
+    key: Annotated[str | None, must_be("the session key of the conversation it belongs to")] = None
 
 
 class SkipBody(RequestBody, frozen=True, kw_only=True):
@@ -41,6 +48,15 @@ async def memories(call: RequestContext) -> JsonResponse:
     await note_reading(call, owner)
     data = [objects.memory(each, with_owner=shows_owner(call)) for each in page.items]
     return JsonResponse(objects.listed(data, has_more=page.has_more))
+
+
+async def add(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    asked = await call.decoded(NewMemoryBody)
+    if (asked.session_id is None) == (asked.key is None):
+        raise BadParameter("session_id", "or key must name the conversation of the memory: one of them")
+    memory = await call.hf.add_memory(owner, asked.text, name=asked.session_id, key=asked.key)
+    return JsonResponse(objects.memory(memory, with_owner=shows_owner(call)))
 
 
 async def edit(call: RequestContext) -> JsonResponse:
@@ -93,17 +109,9 @@ async def skip(call: RequestContext) -> JsonResponse:
 
 async def skip_before(call: RequestContext) -> JsonResponse:
     owner = owners_of(call)
-    before = _time((await call.decoded(SkipBody)).before)
+    before = a_time("before", (await call.decoded(SkipBody)).before)
     skipped = await call.hf.skip_flushes(owner, before)
     return JsonResponse(FlushCountObject(object="flushes.skipped", count=skipped))
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise BadParameter("before", f"must be {A_TIME}, not {text!r:.60}") from None
 
 
 ROUTES = (
@@ -119,6 +127,15 @@ ROUTES = (
             OWNER,
         ),
         answer=ListObject[MemoryObject],
+    ),
+    Route(
+        "POST",
+        "/api/memories",
+        add,
+        "Add a memory to a conversation; its later sessions are given it.",
+        parameters=(OWNER,),
+        body=NewMemoryBody,
+        answer=MemoryObject,
     ),
     Route(
         "PATCH",

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ...domain.pages import SearchFilter
 from .. import objects
 from ..http import JsonResponse, RequestContext
-from ..openai.parameters import BadParameter
+from ..openai.parameters import A_TIME, BadParameter, a_time
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
 from ..schemas import FoundObject, ListObject
@@ -24,9 +25,14 @@ async def search(call: RequestContext) -> JsonResponse:
     limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
     within = call.query("session") or None
     place = await call.hf.resolve_name(owner, within) if within else None
-    found = await call.hf.search_messages(
-        owner, words, conversation_id=place.conversation.id if place else None, limit=limit + 1
+    since = call.query("since") or None
+    wanted = SearchFilter(
+        conversation_id=place.conversation.id if place else None,
+        role=call.query("role") or None,
+        source=call.query("source") or None,
+        since=a_time("since", since) if since else None,
     )
+    found = await call.hf.search_messages(owner, words, wanted=wanted, limit=limit + 1)
     await note_reading(call, owner, place.tip if place else None)
     return JsonResponse(
         objects.listed([objects.found(each) for each in found[:limit]], has_more=len(found) > limit)
@@ -47,6 +53,9 @@ ROUTES = (
                 required=True,
             ),
             Parameter("session", "Only in this conversation: any id, key or alias of it."),
+            Parameter("role", "Only messages of this role, such as user or assistant."),
+            Parameter("source", "Only messages of sessions of this source."),
+            Parameter("since", f"Only messages since then: {A_TIME}."),
             Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=LARGEST_PAGE)], default=20),
             OWNER,
         ),

@@ -7,6 +7,7 @@ An error names the parameter by its path, `input[3].content[0].image_url`, in it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
@@ -46,6 +47,18 @@ def kind(value: object) -> str:
         case Mapping():
             return "an object"
     return type(value).__name__
+
+
+A_TIME = "a time such as 2026-03-01T00:00:00Z"
+
+
+def a_time(param: str, text: str) -> datetime:
+    """A time by ISO 8601; without an offset it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadParameter(param, f"must be {A_TIME}, not {text!r:.60}") from None
 
 
 def given_text(value: object, param: str) -> str:

@@ -35,7 +35,7 @@ from ..rows import to_stamp, to_time
 from ..search_terms import CATCH_UP_SECONDS, Deadline
 from ..store import Store
 from ..transaction import NO_RESETS, Q, Transaction
-from ..values import Figures, Finding, Found
+from ..values import Figures, Finding, FoundPage, HitRange, SearchFilter
 from . import locks, search
 from .connections import ANSWER_SECONDS, DatabaseAddress, check_arrived, connect, open_connection
 from .db_errors import cannot_open
@@ -240,8 +240,8 @@ class PostgresStore(Store):
         self._indexer.start()
 
     def _find(
-        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
-    ) -> list[Found]:
+        self, owner: str | None, words: str, wanted: SearchFilter, hits: HitRange, deadline: Deadline
+    ) -> FoundPage:
         behind = self._search_read(search.tail)
         if behind > search.LONGEST_TAIL:
             self._catch_up(time.monotonic() + CATCH_UP_SECONDS)
@@ -249,7 +249,7 @@ class PostgresStore(Store):
             deadline = Deadline(owner)  # the wait before does not count against the search
         if behind > search.LONGEST_TAIL:
             raise search.far_behind(behind, self.location)
-        return self._search_read(search.search, owner, words, conversation_id, limit, deadline)
+        return self._search_read(search.search, owner, words, wanted, hits, deadline)
 
     def _catch_up(self, until: float | None = None) -> None:
         """Index unindexed messages until then."""

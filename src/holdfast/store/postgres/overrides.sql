@@ -1,5 +1,6 @@
 -- Statements of PostgreSQL alone, and those that differ here: see `queries.py`.
--- bigint: below, created_at, deleted_at, first, last, limit, looked_at, no, now, offset, pid, seq, tokens
+-- bigint: below, created_at, deleted_at, first, last, limit, looked_at, no, now, offset, pid, seq, since
+-- bigint: tokens
 -- boolean: inner
 -- bytea: body
 
@@ -534,6 +535,12 @@ ON CONFLICT DO NOTHING;
 m.no, m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
 m.own_calls, m.extra, c.key, c.title
 
+-- fragment: is_wanted
+-- What a search asks of a message besides its words.
+(:owner::text IS NULL OR c.owner = :owner)
+   AND (:role::text IS NULL OR m.role = :role) AND (:since::bigint IS NULL OR m.created_at >= :since)
+   AND (:source::text IS NULL OR EXISTS (SELECT 1 FROM sessions s WHERE s.id = m.session AND s.source = :source))
+
 -- name: unindexed_tail
 -- How many messages are not indexed yet, up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM unindexed LIMIT :limit) AS waiting;
@@ -549,7 +556,7 @@ SELECT u.no, {found_columns}
 FROM (SELECT * FROM unindexed WHERE no < :below ORDER BY no DESC LIMIT :limit) u
 LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
     ON m.conversation = u.conversation AND m.seq = u.seq AND m.deleted_at IS NULL
-   AND (:owner::text IS NULL OR c.owner = :owner) AND (:conversation::text IS NULL OR c.id = :conversation)
+   AND (:conversation::text IS NULL OR c.id = :conversation) AND {is_wanted}
 ORDER BY u.no DESC;
 
 -- name: search_deadline
@@ -560,16 +567,17 @@ SELECT set_config('statement_timeout', :timeout, true);
 -- plan: free
 -- Its index serves only this query.
 -- Candidates from the index, the newest first, below the cursor; and messages it could not hold whole. Index first,
--- then sort: walking back through all messages for a rare word would take too long.
+-- then sort: walking back through all messages for a rare word would take too long. The row's own number first, so
+-- that a page of unwanted messages still advances the cursor.
 WITH hits AS MATERIALIZED (
     SELECT no, conversation, seq FROM search WHERE words @@ :query::text::tsquery
     UNION ALL
     SELECT no, conversation, seq FROM search WHERE NOT whole AND (:scope::text IS NULL OR words @@ :scope::text::tsquery))
-SELECT {found_columns}
+SELECT h.no, {found_columns}
 FROM (SELECT * FROM hits WHERE no < :below ORDER BY no DESC LIMIT :limit) h
-JOIN messages m ON m.conversation = h.conversation AND m.seq = h.seq AND m.deleted_at IS NULL
-JOIN conversations c ON c.id = m.conversation
-WHERE :owner::text IS NULL OR c.owner = :owner ORDER BY m.no DESC;
+LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
+    ON m.conversation = h.conversation AND m.seq = h.seq AND m.deleted_at IS NULL AND {is_wanted}
+ORDER BY h.no DESC;
 
 -- name: index_anew
 -- scans: whole tables

@@ -14,7 +14,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import psycopg
@@ -22,7 +24,7 @@ import psycopg
 from ...errors import SearchFailed, SearchTimeout, StoreError
 from ..messages import snippet
 from ..resolve import conversation_of
-from ..rows import to_message
+from ..rows import Row, to_message, to_stamp_or_none
 from ..search_terms import (
     Deadline,
     Term,
@@ -35,7 +37,7 @@ from ..search_terms import (
     tsquery_of,
 )
 from ..transaction import Q, Transaction
-from ..values import Found, check_limit
+from ..values import Found, FoundPage, HitRange, SearchFilter
 from .pipeline import Pipeline
 from .statements import BEGIN, COMMIT, statement
 
@@ -164,20 +166,23 @@ def search(
     tx: Transaction,
     owner: str | None,
     words: str,
-    conversation_id: str | None,
-    limit: int,
+    wanted: SearchFilter,
+    hits: HitRange,
     deadline: Deadline,
-) -> list[Found]:
+) -> FoundPage:
     """The index gives candidates; the rows decide whether they match and who may see them."""
-    check_limit(limit)
     terms = terms_of(words)
     try:
         tx.one(Q.search_deadline, timeout=f"{max(1, int(deadline.left * 1000))}")
-        if conversation_id is not None:
-            owner = conversation_of(tx, owner, conversation_id).owner
-        return _IndexSearch(tx, terms, words, conversation_id, limit, deadline).found_of(owner)
+        if wanted.conversation_id is not None:
+            owner = conversation_of(tx, owner, wanted.conversation_id).owner
+        return _IndexSearch(tx, terms, words, wanted, hits, deadline).page_of(owner)
     except psycopg.errors.QueryCanceled as error:
         raise SearchTimeout(deadline.seconds) from error
+
+
+Hit = tuple[int, Found]
+"""A message's number, and the message as a hit, without its snippet."""
 
 
 class _IndexSearch:
@@ -188,52 +193,57 @@ class _IndexSearch:
         tx: Transaction,
         terms: list[Term],
         words: str,
-        conversation_id: str | None,
-        limit: int,
+        wanted: SearchFilter,
+        hits: HitRange,
         deadline: Deadline,
     ) -> None:
         self._tx = tx
         self._terms = terms
         self._words = words
-        self._conversation = conversation_id
-        self._limit = limit
+        self._conversation = wanted.conversation_id
+        self._wanted = {
+            "role": wanted.role,
+            "source": wanted.source,
+            "since": to_stamp_or_none(wanted.since),
+        }
+        self._hits = hits
         self._deadline = deadline
 
-    def found_of(self, owner: str | None) -> list[Found]:
-        """The hits of an owner; None: of every owner, one after the other."""
-        found = self._unindexed(owner)
-        if owner is not None:
-            if len(found) < self._limit:
-                found += self._indexed(owner, self._limit - len(found))
-        else:
-            hits: list[tuple[int, Found]] = []
-            for (name,) in self._tx.all(Q.owners):
-                self._deadline.check()
-                hits += self._indexed_with_numbers(name, self._limit)
-            hits.sort(key=lambda hit: hit[0], reverse=True)
-            found += [hit for _, hit in hits]
-        return found[: self._limit]
-
-    def _unindexed(self, owner: str | None) -> list[Found]:
+    def page_of(self, owner: str | None) -> FoundPage:
+        """The hits of an owner; None: of every owner, one after the other. Unindexed ones first."""
+        skip, needed = self._hits.skip, self._hits.needed
         found: list[Found] = []
-        scope = {"owner": owner, "conversation": self._conversation}
+        number = 0
+        for hit in islice(self._all_of(owner), needed):
+            if skip <= number < skip + self._hits.limit:
+                found.append(replace(hit, snippet=snippet(hit.message, self._words)))
+            number += 1
+        return FoundPage(found, min(number, self._hits.count), number > self._hits.count)
+
+    def _all_of(self, owner: str | None) -> Iterator[Found]:
+        yield from self._unindexed(owner)
+        if owner is not None:
+            yield from (hit for _, hit in self._indexed(owner))
+            return
+        hits: list[Hit] = []
+        for (name,) in self._tx.all(Q.owners):
+            self._deadline.check()
+            hits += islice(self._indexed(name), self._hits.needed)
+        hits.sort(key=lambda hit: hit[0], reverse=True)
+        yield from (hit for _, hit in hits)
+
+    def _unindexed(self, owner: str | None) -> Iterator[Found]:
+        scope = {"owner": owner, "conversation": self._conversation, **self._wanted}
         below = END_OF_TIME
-        while len(found) < self._limit and (
-            rows := self._tx.all(Q.unindexed_messages, below=below, limit=PAGE, **scope)
-        ):
-            found += [hit for row in rows if row[1] is not None for hit in self._judged(row[1:])]
+        while rows := self._tx.all(Q.unindexed_messages, below=below, limit=PAGE, **scope):
+            yield from (hit for _, hit in self._judged(rows))
             below = rows[-1][0]
-        return found
 
-    def _indexed(self, owner: str, limit: int) -> list[Found]:
-        return [hit for _, hit in self._indexed_with_numbers(owner, limit)]
-
-    def _indexed_with_numbers(self, owner: str, limit: int) -> list[tuple[int, Found]]:
+    def _indexed(self, owner: str) -> Iterator[Hit]:
         query = tsquery_of(self._terms, owner, self._conversation)
         whose = lexeme_of_conversation(self._conversation) if self._conversation else lexeme_of_owner(owner)
-        below, asked_for = END_OF_TIME, limit
-        found: list[tuple[int, Found]] = []
-        while len(found) < limit:
+        below, asked_for = END_OF_TIME, min(self._hits.needed, PAGE)
+        while True:
             rows = self._tx.all(
                 Q.indexed_messages,
                 query=query,
@@ -241,21 +251,22 @@ class _IndexSearch:
                 below=below,
                 owner=owner,
                 limit=asked_for,
+                **self._wanted,
             )
-            found += [(row[0], hit) for row in rows for hit in self._judged(row)]
+            yield from self._judged(rows)
             if len(rows) < asked_for:
-                break
+                return
             below, asked_for = rows[-1][0], asked_for * 4
-        return found[:limit]
 
-    def _judged(self, row: Any) -> list[Found]:
-        """The message as a hit, if its text contains the words."""
-        self._deadline.check()
-        _, *columns, key, title = row
-        message = to_message(columns)
-        if not holds(text_of(message.body), self._terms):
-            return []
-        return [Found(message, snippet(message, self._words), key, title)]
+    def _judged(self, rows: Sequence[Row]) -> Iterator[Hit]:
+        """Those of these messages whose text contains the words; not the rows without a message."""
+        for no, exists, *columns, key, title in rows:
+            self._deadline.check()
+            if exists is None:
+                continue
+            message = to_message(columns)
+            if holds(text_of(message.body), self._terms):
+                yield no, Found(message, "", key, title)
 
 
 def far_behind(count: int, location: str) -> SearchFailed:

@@ -14,6 +14,11 @@ VALUES (:id, :owner, :conversation, :session, :origin, :text, :now);
 -- name: memory_by_id
 SELECT {memory_columns} FROM {memory_tables} WHERE m.id = :id AND (:owner::text IS NULL OR m.owner = :owner);
 
+-- name: bytes_with_memories
+-- The bytes of a conversation as its quota counts them, and those of its memories.
+SELECT c.bytes + (SELECT coalesce(sum(octet_length(m.text)), 0)::bigint FROM memories m WHERE m.conversation = c.id)
+FROM conversations c WHERE c.id = :conversation;
+
 -- name: memory_number
 SELECT no FROM memories WHERE id = :id;
 

@@ -27,7 +27,7 @@ from ..rows import to_stamp
 from ..search_terms import CATCH_UP_SECONDS, Deadline
 from ..store import Store
 from ..transaction import NO_RESETS, Transaction
-from ..values import Figures, Finding, Found
+from ..values import Figures, Finding, FoundPage, HitRange, SearchFilter
 from .backup import back_up
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .db_errors import cannot_open
@@ -194,13 +194,13 @@ class SQLiteStore(Store):
         self._index().notice()
 
     def _find(
-        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
-    ) -> list[Found]:
+        self, owner: str | None, words: str, wanted: SearchFilter, hits: HitRange, deadline: Deadline
+    ) -> FoundPage:
         index = self._index()
         index.catch_up(time.monotonic() + CATCH_UP_SECONDS)
         if deadline.passed:
             deadline = Deadline(owner)  # the wait before does not count against the search
-        return self._search_read(search, index, owner, words, conversation_id, limit, deadline)
+        return self._search_read(search, index, owner, words, wanted, hits, deadline)
 
     # --- nodes ------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ from ...errors import SearchFailed, SearchTimeout, StoreError
 from ...os_support import private_umask
 from ..messages import snippet
 from ..resolve import conversation_of
-from ..rows import to_message
+from ..rows import to_message, to_stamp_or_none
 from ..search_terms import Deadline, Term, holds, mark_of, marked, terms_of
 from ..transaction import Q, Transaction
-from ..values import Found, check_limit
+from ..values import Found, FoundPage, HitRange, SearchFilter
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 
 log = logging.getLogger(__name__)
@@ -78,16 +79,28 @@ WHERE m.deleted_at IS NULL
 """
 _NEW = f"{_FILL} AND m.no > :after AND m.no <= :upto"
 _SINGLE = f"{_FILL} AND m.no = :no"
-_OF_ONE = "AND (:owner IS NULL OR c.owner = :owner) AND (:conversation IS NULL OR c.id = :conversation)"
+_WANTED = """
+AND (:role IS NULL OR m.role = :role) AND (:since IS NULL OR m.created_at >= :since)
+AND (:source IS NULL OR EXISTS (SELECT 1 FROM store.sessions s WHERE s.id = m.session AND s.source = :source))
+"""
+_OF_ONE = f"""
+AND (:owner IS NULL OR c.owner = :owner) AND (:conversation IS NULL OR c.id = :conversation) {_WANTED}
+ORDER BY m.no DESC
+"""
 _TAILS = (
-    f"{_FILL} AND m.no > :cursor AND m.no <= :newest {_OF_ONE} ORDER BY m.no DESC",
-    f"{_FILL} AND m.no IN (SELECT no FROM store.unindexed) AND m.no <= :cursor {_OF_ONE} ORDER BY m.no DESC",
+    f"{_FILL} AND m.no > :cursor AND m.no <= :newest {_OF_ONE}",
+    f"{_FILL} AND m.no IN (SELECT no FROM store.unindexed) AND m.no <= :cursor {_OF_ONE}",
 )
 """Messages that the index does not hold yet, or holds in an outdated form."""
 _INSERT = "INSERT INTO words (rowid, text, scope) VALUES (?, ?, ?)"
 _FIND = """
 SELECT rank, rowid FROM words(:match)
 WHERE rowid NOT IN (SELECT no FROM store.unindexed) ORDER BY rank LIMIT :limit
+"""
+# CROSS JOIN: the index first. The other way round, SQLite would ask it for every message.
+_FIND_WANTED = f"""
+SELECT words.rank, words.rowid FROM words(:match) CROSS JOIN store.messages m ON m.no = words.rowid
+WHERE words.rowid NOT IN (SELECT no FROM store.unindexed) {_WANTED} ORDER BY words.rank LIMIT :limit
 """
 STEPS = 10_000
 """SQLite VM instructions between two checks of the clock."""
@@ -399,7 +412,7 @@ class SearchIndex:
         self,
         terms: Sequence[Term],
         owners: Sequence[str],
-        conversation_id: str | None,
+        wanted: SearchFilter,
         limit: int,
         deadline: Deadline,
     ) -> tuple[list[int], bool]:
@@ -409,9 +422,14 @@ class SearchIndex:
         with self._searching(deadline) as connection, connection:  # one snapshot for everything
             cursor, newest = self._where(connection)
             tail: list[int] = []
-            scope = {"owner": owners[0] if len(owners) == 1 else None, "conversation": conversation_id}
+            by_row = {
+                "role": wanted.role,
+                "source": wanted.source,
+                "since": to_stamp_or_none(wanted.since),
+            }
+            scope = {"owner": owners[0] if len(owners) == 1 else None, "conversation": wanted.conversation_id}
             for tails in _TAILS:
-                rows: Any = connection.execute(tails, {"cursor": cursor, "newest": newest, **scope})
+                rows: Any = connection.execute(tails, {"cursor": cursor, "newest": newest, **scope, **by_row})
                 for no, _, _, text in rows:
                     deadline.check()
                     if holds(text or "", terms):
@@ -419,8 +437,11 @@ class SearchIndex:
             known: list[tuple[float, int]] = []
             for owner in owners:
                 deadline.check()
-                match = to_match(terms, owner, conversation_id)
-                known += connection.execute(_FIND, {"match": match, "limit": limit})
+                asked = {"match": to_match(terms, owner, wanted.conversation_id), "limit": limit}
+                if wanted.is_by_row:
+                    known += connection.execute(_FIND_WANTED, {**asked, **by_row})
+                else:
+                    known += connection.execute(_FIND, asked)
         known.sort()
         more = len(tail) > limit or len(known) >= limit
         return [*tail[:limit], *(no for _, no in known[:limit])], more
@@ -528,26 +549,28 @@ def search(
     index: SearchIndex,
     owner: str | None,
     words: str,
-    conversation_id: str | None,
-    limit: int,
+    wanted: SearchFilter,
+    hits: HitRange,
     deadline: Deadline,
-) -> list[Found]:
+) -> FoundPage:
     """Messages that match: the index gives numbers, the rows decide whether they match and whose they are."""
-    check_limit(limit)
     terms = terms_of(words)
-    if conversation_id is not None:
-        owner = conversation_of(tx, owner, conversation_id).owner
+    if wanted.conversation_id is not None:
+        owner = conversation_of(tx, owner, wanted.conversation_id).owner
     owners = [owner] if owner is not None else [name for (name,) in tx.all(Q.owners)]
-    asked = limit
+    asked = hits.needed
     while True:
-        numbers, more = index.search(terms, owners, conversation_id, asked, deadline)
-        rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
-        if len(rows) >= limit or not more:
+        numbers, more = index.search(terms, owners, wanted, asked, deadline)
+        existing = (
+            row for no in numbers[hits.skip :] if (row := tx.one(Q.found_message, no=no, owner=owner))
+        )
+        rows = list(islice(existing, hits.limit))
+        if len(rows) >= hits.limit or not more:
             break
         asked *= 4  # deleted messages still in the index must not push out existing ones
     found = []
-    for *columns, key, title in rows[:limit]:
+    for *columns, key, title in rows:
         deadline.check()
         message = to_message(columns)
         found.append(Found(message, snippet(message, words), key, title))
-    return found
+    return FoundPage(found, min(len(numbers), hits.count), len(numbers) > hits.count)
