@@ -221,7 +221,7 @@ def next_step_after(error: Exception | str) -> str:
         case NotFound(what="process"):
             return "`holdfast ps` lists them; another owner's needs --owner NAME."
         case NotFound(what="turn"):
-            return "`holdfast turns` and `holdfast sessions turns` list them; another owner's needs --owner NAME."
+            return "`holdfast turns` lists those not ended, `holdfast sessions turns ID` all of a session."
         case NotFound(what="notice"):
             return "`holdfast notices` lists them; another owner's needs --owner NAME."
         case NotFound(what="pairing code" | "pairing"):

@@ -163,7 +163,9 @@ def _apply(settings: Settings, values: Mapping[str, Any], origin: str) -> Settin
             settings = replace(settings, connectors=connectors)
             continue
         if section not in SECTIONS:
-            raise BadSetting(f"{origin}: there is no section [{section}]{_nearest(section, (*SECTIONS, 'connectors'))}")
+            raise BadSetting(
+                f"{origin}: there is no section [{section}]{_nearest(section, (*SECTIONS, 'connectors'))}"
+            )
         if not isinstance(content, Mapping):
             raise BadSetting(f"{origin}: [{section}] must be a table of settings, not {content!r}")
         known = {item.name: item for item in fields(SECTIONS[section])}

@@ -438,7 +438,9 @@ async def test_a_tool_result_that_answers_no_call_does_not_begin_a_conversation(
     assert await conversations(server) == 0
 
 
-async def test_a_trimmed_history_may_begin_with_a_result_whose_call_is_gone(start_server: StartServer) -> None:
+async def test_a_trimmed_history_may_begin_with_a_result_whose_call_is_gone(
+    start_server: StartServer,
+) -> None:
     server = await start_server(numbered())
     answer = await post(server, [result("c9", "42"), assistant("it is 42"), user("thanks")])
     assert answer.status_code == 200

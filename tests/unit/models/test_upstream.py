@@ -225,7 +225,7 @@ async def test_a_cut_answer_is_named_in_words_that_agent_programs_retry(
 ) -> None:
     """pi retries an error chunk only for certain words in its message."""
     server.answers = [react]
-    with pytest.raises(ModelError, match="connection lost|ended without"):
+    with pytest.raises(ModelError, match=r"connection lost|ended without"):
         await answer(upstream, ModelRequest(b"[]", "tiny"))
 
 

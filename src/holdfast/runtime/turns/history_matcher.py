@@ -259,7 +259,7 @@ async def _as_shown(messages: Sequence[Message], *, apart: bool = False) -> Sequ
 
 
 def _check_new(history: History) -> None:
-    """Raise BadMessage if a new result answers no call of the request itself, whose conversation begins with it."""
+    """Raise BadMessage if a new result answers no call of the request, with which a conversation begins."""
     calls = tuple(call for message in history.messages for call in message.calls)
     check_results(history.messages[history.answered :], (), calls)
 
