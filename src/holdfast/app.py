@@ -501,7 +501,8 @@ def as_model(answers: OwnModel | None) -> Model | None:
 
 
 def effective_settings(url: str | Path | None, given: Mapping[str, Any] | None) -> Settings:
-    merged: dict[str, Any] = {name: dict(section) for name, section in (given or {}).items()}
+    merged: dict[str, Any] = dict(given or {})
     if url is not None:
-        merged.setdefault("store", {})["url"] = f"sqlite:///{url}" if isinstance(url, Path) else url
+        named = {"url": f"sqlite:///{url}" if isinstance(url, Path) else url}
+        merged["store"] = {**merged.get("store", {}), **named}
     return load(given=merged, given_by="holdfast.open()")

@@ -120,6 +120,13 @@ def test_a_run_gets_a_chat_key_that_ends_with_it_and_names_its_session(launcher:
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_claude_code_is_also_known_by_the_name_that_import_has_for_it(launcher: Launcher) -> None:
+    claude = launcher.record.parent / "bin" / "claude"
+    claude.write_text("#!/bin/sh\nexit 9\n")
+    claude.chmod(0o755)
+    assert launcher.home.run("launch", "claude-code").returncode == 9
+
+
 def test_arguments_exit_codes_and_deaths_pass_through(launcher: Launcher) -> None:
     home = launcher.home
     with serving(home):  # one server for all of these

@@ -266,6 +266,10 @@ async def test_settings_of_a_program_are_checked_like_those_of_a_file(url: str) 
         holdfast.BadSetting, match=r"there is no setting lease.stale_second; did you mean lease.stale_seconds"
     ):
         holdfast.open(url, settings={"lease": {"stale_second": 3}})
+    with pytest.raises(holdfast.BadSetting, match=r"there is no section \[lease.stale_seconds\]"):
+        holdfast.open(url, settings={"lease.stale_seconds": 3})
+    with pytest.raises(holdfast.BadSetting, match=r"\[lease\] must be a table of settings, not 3"):
+        holdfast.open(url, settings={"lease": 3})
     with pytest.raises(holdfast.BadSetting, match="must be above 0"):
         holdfast.open(url, settings={"lease": {"heartbeat_seconds": -1}})
     with pytest.raises(holdfast.BadSetting, match="no store engine"):

@@ -194,6 +194,7 @@ def test_a_table_that_was_given_is_not_shared_with_its_giver() -> None:
         ("[model.windows]\na = 'x'", "model.windows.a must be a whole number, not 'x'"),
         ("[model.window]\na = 512", "there is no setting model.window; did you mean model.windows?"),
         ("[sever]\nport = 1", "there is no section [sever]; did you mean server?"),
+        ("[conectors.x]\nkind = 'matrix'", "there is no section [conectors]; did you mean connectors?"),
         ("server = 1", "[server] must be a table of settings, not 1"),
         ("[agent]\ntools = ['shell']", "agent.tools has 'shell'; each must look like terminal or process"),
         ("[processes]\non_reset = 'kill'", "processes.on_reset must be one of stop, keep, not 'kill'"),

@@ -220,6 +220,12 @@ def next_step_after(error: Exception | str) -> str:
             return "It was too short, was continued, or memory is off; see `holdfast sessions show`."
         case NotFound(what="process"):
             return "`holdfast ps` lists them; another owner's needs --owner NAME."
+        case NotFound(what="turn"):
+            return "`holdfast turns` lists those not ended, `holdfast sessions turns ID` all of a session."
+        case NotFound(what="notice"):
+            return "`holdfast notices` lists them; another owner's needs --owner NAME."
+        case NotFound(what="pairing code" | "pairing"):
+            return "`holdfast pair list` lists them."
         case NotFound():
             return "`holdfast sessions` lists them; another owner's needs --owner NAME."
         case ConversationBusy():

@@ -140,28 +140,28 @@ app = typer.Typer(
 sessions = typer.Typer(
     cls=ListsByDefault,
     help="List, show and manage sessions.",
-    epilog="Without a subcommand it lists: holdfast sessions --state idle --source cli",
+    epilog="Lists by default. Example: holdfast sessions --state idle --json",
     rich_markup_mode=None,
 )
 
 turns = typer.Typer(
     cls=ListsByDefault,
     help="Running, waiting and queued turns.",
-    epilog="Without a subcommand it lists: holdfast turns --waiting",
+    epilog="Lists by default. Example: holdfast turns --waiting --json",
     rich_markup_mode=None,
 )
 
 keys = typer.Typer(
     cls=ListsByDefault,
     help="Create, list and revoke API keys.",
-    epilog="Without a subcommand it lists: holdfast keys --owner ada",
+    epilog="Lists by default. Example: holdfast keys --owner ada --json",
     rich_markup_mode=None,
 )
 
 memories = typer.Typer(
     cls=ListsByDefault,
     help="Memories of ended sessions, and memory jobs that failed.",
-    epilog="Without a subcommand it lists: holdfast memories --key cli:ada",
+    epilog="Lists by default. Example: holdfast memories --key cli:ada --json",
     rich_markup_mode=None,
 )
 
@@ -169,7 +169,7 @@ memories = typer.Typer(
 notices = typer.Typer(
     cls=ListsByDefault,
     help="List notices for people, such as that their chat was reset.",
-    epilog="Without a subcommand it lists: holdfast notices --undelivered",
+    epilog="Lists by default. Example: holdfast notices --undelivered --json",
     rich_markup_mode=None,
 )
 
@@ -177,7 +177,7 @@ notices = typer.Typer(
 pair = typer.Typer(
     cls=ListsByDefault,
     help="List, approve and revoke people who wrote to a connector.",
-    epilog="Without a subcommand it lists: holdfast pair --json",
+    epilog="Lists by default. Example: holdfast pair --json",
     rich_markup_mode=None,
 )
 
@@ -185,7 +185,7 @@ pair = typer.Typer(
 settings = typer.Typer(
     cls=ShowsByDefault,
     help="The settings in effect, and which settings files are trusted.",
-    epilog="Without a subcommand it shows the settings: holdfast config --json",
+    epilog="Shows the settings by default. Example: holdfast config --json",
     rich_markup_mode=None,
 )
 
@@ -193,7 +193,7 @@ settings = typer.Typer(
 imports = typer.Typer(
     cls=ReadsFiles,
     help="Import conversations of a Hermes home or an export file.",
-    epilog="A file needs no subcommand: holdfast import conversations.jsonl",
+    epilog="Imports a file by default. Example: holdfast import conversations.jsonl",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -32,7 +32,7 @@ from .context import AsJson, CommandContext, command
 from .format import Cell, Column, complain, hint, print_json, remark, table
 from .groups import app
 from .keys import NEVER
-from .programs import PROGRAMS, LocalEndpoint, Program, environment_of
+from .programs import ALSO_KNOWN_AS, PROGRAMS, LocalEndpoint, Program, environment_of
 from .shared_server import ServerInUse, get_json, server_in_use
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def launch(
         return 0
     if program is None:
         invocation.wrong_usage(f"name a program: {', '.join(PROGRAMS)}; `holdfast launch --list` shows them")
-    chosen = PROGRAMS.get(program)
+    chosen = PROGRAMS.get(ALSO_KNOWN_AS.get(program, program))
     if chosen is None:
         invocation.wrong_usage(f"there is no program {program!r}; the programs are {', '.join(PROGRAMS)}")
     if as_json:

@@ -253,6 +253,9 @@ PROGRAMS: Mapping[str, Program] = {
     )
 }
 
+ALSO_KNOWN_AS = {"claude-code": "claude"}
+"""Names that other commands, such as `holdfast import`, have for a program."""
+
 
 def environment_of(prepared: Prepared, environment: Mapping[str, str]) -> dict[str, str]:
     """The program's environment: without any holdfast key of the user's, because the commands that the

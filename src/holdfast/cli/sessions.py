@@ -285,7 +285,8 @@ async def lineage(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJso
         line = await opened.hf.lineage(opened.owner, place.conversation.id)
         states = await opened.hf.states_of(line)
         if as_json:
-            print_json(objects.lineage(line, states, await opened.hf.flushes_of(line)))
+            headings = {} if invocation.of_everybody else await opened.hf.headings_of(line)
+            print_json(objects.lineage(line, states, await opened.hf.flushes_of(line), headings))
         else:
             for parts in draw(line, states, opened.hf.now()):
                 say(*parts)

@@ -218,7 +218,7 @@ class Connection:
                 public="no trusted TLS connection to the model; see the server's log",
             ) from None
         if begun:
-            raise ModelError("the model's stream ended early: its connection broke") from problem
+            raise ModelError("the model's stream ended early: connection lost") from problem
         if isinstance(problem, Disconnected | ConnectionResetError):
             raise self.error(
                 f"the model at {self.where} closed the connection without an answer; check its log"

@@ -502,6 +502,7 @@ def living(
     processes: Sequence[RunningProcessObject] = (),
     queued: int = 0,
     with_owner: bool = False,
+    heading: Heading = NO_HEADING,
 ) -> LivingObject:
     """A live session: what it is doing, since when it has been active or idle, and the background processes
     of its conversation."""
@@ -510,7 +511,7 @@ def living(
         conversation_id=value.conversation_id,
         key=value.key,
         source=value.source,
-        title=value.title,
+        title=value.title or heading.first_words,
         model=value.model,
         state=state,
         doing=doing,
@@ -525,10 +526,10 @@ def living(
     )
 
 
-def gone(value: Session, *, with_owner: bool = False) -> GoneObject:
+def gone(value: Session, *, with_owner: bool = False, heading: Heading = NO_HEADING) -> GoneObject:
     """A session that has just ended, with the fields of `living`, `ended_at` and `end_reason`."""
     assert value.ended_at is not None and value.end_reason is not None
-    alive = living(value, SessionState.ENDED, None, with_owner=with_owner)
+    alive = living(value, SessionState.ENDED, None, with_owner=with_owner, heading=heading)
     return GoneObject(
         **msgspec.structs.asdict(alive), ended_at=time(value.ended_at), end_reason=value.end_reason
     )
@@ -585,26 +586,33 @@ def new_api_key(value: ApiKey, token: Token) -> NewApiKeyObject:
 
 
 def lineage(
-    value: LineageTree, states: Mapping[str, SessionState], flushes: Mapping[str, Flush]
+    value: LineageTree,
+    states: Mapping[str, SessionState],
+    flushes: Mapping[str, Flush],
+    headings: Mapping[str, Heading],
 ) -> LineageObject:
-    """A conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
+    """A conversation's sessions, oldest first, and the conversations forked from it, as a tree. `headings` by
+    conversation id: empty for a reader who may not see text of messages."""
     first = value.sessions[0]
+    heading = headings.get(first.conversation_id, NO_HEADING)
     return LineageObject(
         object="lineage",
         conversation_id=first.conversation_id,
         key=first.key,
-        title=first.title,
+        title=first.title or heading.first_words,
         forked_from=first.parent_id,
         data=[
             LineageSessionObject(
-                **msgspec.structs.asdict(session(each, states[each.id], flushes.get(each.id))),
+                **msgspec.structs.asdict(
+                    session(each, states[each.id], flushes.get(each.id), heading=heading)
+                ),
                 first_seq=each.first_seq,
                 last_seq=each.last_seq,
                 view=[view_part(part) for part in each.view.parts],
             )
             for each in value.sessions
         ],
-        forks=[lineage(fork, states, flushes) for fork in value.forks],
+        forks=[lineage(fork, states, flushes, headings) for fork in value.forks],
     )
 
 

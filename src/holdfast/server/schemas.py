@@ -228,7 +228,9 @@ class LineageObject(PublicObject, frozen=True, kw_only=True):
     object: Literal["lineage"]
     conversation_id: str
     key: Annotated[str | None, doc("The session key of the conversation")]
-    title: Annotated[str | None, doc("The title of the conversation")]
+    title: Annotated[
+        str | None, doc("The title of the conversation: set, or made by the model, or its first words")
+    ]
     forked_from: Annotated[str | None, doc("The session that it is a fork of")]
     data: Annotated[list[LineageSessionObject], doc("Its sessions, oldest first")]
     forks: Annotated[list[LineageObject], doc("The conversations forked from it")]
@@ -550,7 +552,9 @@ class LivingObject(PublicObject, frozen=True, kw_only=True):
     conversation_id: str
     key: Annotated[str | None, doc("The session key of the conversation")]
     source: str
-    title: str | None
+    title: Annotated[
+        str | None, doc("The title of the conversation: set, or made by the model, or its first words")
+    ]
     model: str | None
     state: SessionState
     doing: Annotated[

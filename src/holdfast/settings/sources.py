@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,9 @@ def _apply(settings: Settings, values: Mapping[str, Any], origin: str) -> Settin
             settings = replace(settings, connectors=connectors)
             continue
         if section not in SECTIONS:
-            raise BadSetting(f"{origin}: there is no section [{section}]{_nearest(section, SECTIONS)}")
+            raise BadSetting(
+                f"{origin}: there is no section [{section}]{_nearest(section, (*SECTIONS, 'connectors'))}"
+            )
         if not isinstance(content, Mapping):
             raise BadSetting(f"{origin}: [{section}] must be a table of settings, not {content!r}")
         known = {item.name: item for item in fields(SECTIONS[section])}
@@ -243,7 +245,7 @@ def _connectors(
     return found
 
 
-def _nearest(name: str, valid: Mapping[str, Any], section: str = "") -> str:
+def _nearest(name: str, valid: Collection[str], section: str = "") -> str:
     close = difflib.get_close_matches(name, list(valid), 1, 0.5)
     prefix = f"{section}." if section else ""
     return f"; did you mean {prefix}{close[0]}?" if close else f"; valid are {', '.join(sorted(valid))}"

@@ -46,6 +46,22 @@ async def test_activity_tells_who_does_what_and_who_has_just_ended(start_server:
     assert (after["data"], ended["session_id"], ended["end_reason"]) == ([], running["session_id"], "closed")
 
 
+async def test_the_title_is_the_same_in_activity_lineage_and_list(server: Running) -> None:
+    """Where none was set, the conversation's first words; another owner's words are shown to no admin."""
+    await server.say("what is a lighthouse", x_holdfast_session_key="a")
+    (listed,) = (await got(server, "/api/sessions"))["data"]
+    lineage = await got(server, "/api/sessions/a/lineage")
+    (alive,) = (await got(server, "/api/activity"))["data"]
+    assert listed["title"] == lineage["title"] == alive["title"] == "what is a lighthouse"
+    assert {field: lineage["data"][0][field] for field in listed} == listed
+    await asked(server, "POST", "/api/sessions/a/end")
+    (ended,) = (await got(server, "/api/activity"))["ended"]
+    assert ended["title"] == "what is a lighthouse"
+    other = await server.with_token(await server.key("root", "admin"))
+    everybody = await got(server, "/api/activity?owner=*", other)
+    assert [(each["owner"], each["title"]) for each in everybody["ended"]] == [("default", None)]
+
+
 async def test_who_polls_gets_304_until_something_has_changed(server: Running) -> None:
     await server.say(x_holdfast_session_key="a")
     first = await server.client.get("/api/activity")

@@ -426,6 +426,26 @@ async def test_a_tool_result_behind_arguments_that_were_written_anew_goes_on(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("headers", [{}, by_key("k"), by_id("an-alias")], ids=["unnamed", "key", "alias"])
+async def test_a_tool_result_that_answers_no_call_does_not_begin_a_conversation(
+    start_server: StartServer, headers: dict[str, str]
+) -> None:
+    """Left out of the context as a result without its call, it would leave the model nothing to answer."""
+    server = await start_server(numbered())
+    answer = await post(server, [result("c9", "42")], headers)
+    assert answer.status_code == 400
+    assert "answers no call" in answer.json()["error"]["message"]
+    assert await conversations(server) == 0
+
+
+async def test_a_trimmed_history_may_begin_with_a_result_whose_call_is_gone(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(numbered())
+    answer = await post(server, [result("c9", "42"), assistant("it is 42"), user("thanks")])
+    assert answer.status_code == 200
+
+
 def chain_of_older_versions(messages: list[dict[str, Any]]) -> bytes:
     """As they made it: arguments as text, and no message skipped."""
     encode, chain = msgspec.json.Encoder(order="deterministic").encode, b"\0" * 16

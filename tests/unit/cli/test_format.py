@@ -8,9 +8,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.cli.config import without_secret
-from holdfast.cli.format import ago, count, harmless, one_line, percent, sentences, size, took, width_of
+from holdfast.cli.format import (
+    ago,
+    count,
+    harmless,
+    next_step_after,
+    one_line,
+    percent,
+    sentences,
+    size,
+    took,
+    width_of,
+)
 from holdfast.cli.run import model_setting
-from holdfast.errors import BadSetting
+from holdfast.errors import BadSetting, NotFound
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -127,3 +138,20 @@ def test_an_address_without_its_scheme_is_refused(option: str) -> None:
 )
 def test_secrets_are_hidden(name: str, value: object, shown: object) -> None:
     assert without_secret(name, value, {"my_key": "x"}) == shown
+
+
+@pytest.mark.parametrize(
+    ("what", "command"),
+    [
+        ("API key", "holdfast keys list"),
+        ("memory", "holdfast memories"),
+        ("process", "holdfast ps"),
+        ("turn", "holdfast turns"),
+        ("notice", "holdfast notices"),
+        ("pairing", "holdfast pair list"),
+        ("pairing code", "holdfast pair list"),
+        ("session", "holdfast sessions"),
+    ],
+)
+def test_an_unknown_id_is_answered_by_the_command_that_lists_the_known_ones(what: str, command: str) -> None:
+    assert f"`{command}`" in next_step_after(NotFound(what, "x"))

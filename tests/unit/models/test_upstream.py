@@ -219,6 +219,16 @@ async def test_a_window_that_cannot_be_asked_is_unknown(server: MockUpstream) ->
     await model.close()
 
 
+@pytest.mark.parametrize("react", [cuts(hello()[:3]), says(hello()[:3])])
+async def test_a_cut_answer_is_named_in_words_that_agent_programs_retry(
+    server: MockUpstream, upstream: Upstream, react: Any
+) -> None:
+    """pi retries an error chunk only for certain words in its message."""
+    server.answers = [react]
+    with pytest.raises(ModelError, match=r"connection lost|ended without"):
+        await answer(upstream, ModelRequest(b"[]", "tiny"))
+
+
 @pytest.mark.parametrize(
     "react", [cuts(hello()[:3]), says(hello()[:3]), says([*hello()[:3], event(b"[DONE]")])]
 )

@@ -100,6 +100,7 @@ class HistoryMatcher:
         except NotFound:
             if not address.may_create:
                 raise
+            _check_new(history)
             return Placement(address, history.messages, history.fingerprints, EMPTY, NEW)
         return await self._in(owner, found, history)
 
@@ -152,6 +153,7 @@ class HistoryMatcher:
                 (only,) = candidates
                 rest, fingerprints = history.messages[known:], history.fingerprints[known:]
                 return Placement(Address(id=only.id), rest, fingerprints, chain, _seen(only), matches=matches)
+        _check_new(history)
         return Placement(
             address, history.messages, history.fingerprints, EMPTY, anonymous=True, matches=matches
         )
@@ -254,6 +256,12 @@ async def _as_shown(messages: Sequence[Message], *, apart: bool = False) -> Sequ
         return _all_shown(as_shown(messages, apart=apart))
 
     return await asyncio.to_thread(shown) if len(messages) > LOOK_BACK * 4 else shown()
+
+
+def _check_new(history: History) -> None:
+    """Raise BadMessage if a new result answers no call of the request, with which a conversation begins."""
+    calls = tuple(call for message in history.messages for call in message.calls)
+    check_results(history.messages[history.answered :], (), calls)
 
 
 def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:

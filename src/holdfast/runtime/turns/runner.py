@@ -53,7 +53,7 @@ SENDING_SECONDS = 5.0
 """How long a repeated request waits to learn whether a connected client has received the answer."""
 LASTING = frozenset({"insufficient_quota", "content_policy_violation", "content_filter", CONTEXT_EXCEEDED})
 """Codes of refusals that do not pass, whatever their status."""
-_SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True, cause=Cause.STOP)
+_SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was terminated", retry=True, cause=Cause.STOP)
 
 
 class TurnRunner:

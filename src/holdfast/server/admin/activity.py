@@ -15,6 +15,7 @@ from hashlib import sha256
 import msgspec
 
 from ...domain.api_keys import may_see_commands
+from ...domain.headings import NO_HEADING
 from ...domain.processes import Process, ProcessLimits, is_active
 from ...domain.sessions import Session, SessionState
 from ...domain.value import Value
@@ -43,6 +44,8 @@ async def activity(call: RequestContext) -> HttpResponse:
     queued = Counter(turn.conversation_id for turn in await hf.queued_turns(owner))
     elsewhere = await doing_elsewhere(call.services.worker)
     with_owner = shows_owner(call)
+    untitled = (each for each in (*living, *ended) if each.title is None and each.owner == call.owner)
+    headings = await hf.headings_of(untitled)
     processes = _by_conversation(
         running.items,
         now,
@@ -62,10 +65,18 @@ async def activity(call: RequestContext) -> HttpResponse:
                 queued=queued.get(session.conversation_id, 0),
                 processes=processes.get(session.conversation_id, ()),
                 with_owner=with_owner,
+                heading=headings.get(session.conversation_id, NO_HEADING),
             )
             for session in living
         ],
-        ended=[objects.gone(session, with_owner=with_owner) for session in ended],
+        ended=[
+            objects.gone(
+                session,
+                with_owner=with_owner,
+                heading=headings.get(session.conversation_id, NO_HEADING),
+            )
+            for session in ended
+        ],
     )
     tag = f'W/"{sha256(msgspec.json.encode(found)).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": "no-cache"}

@@ -7,7 +7,7 @@ newest session of the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
@@ -79,7 +79,7 @@ async def sessions(call: RequestContext) -> JsonResponse:
     )
 
 
-async def _headings(call: RequestContext, found: Sequence[Session]) -> Mapping[str, Heading]:
+async def _headings(call: RequestContext, found: Iterable[Session]) -> Mapping[str, Heading]:
     """Words of these conversations; none of another owner's, since they are text of messages."""
     return await call.hf.headings_of(each for each in found if each.owner == call.owner)
 
@@ -178,7 +178,8 @@ async def lineage(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     place = await call.hf.resolve_name(owner, call.path("id"))
     line = await call.hf.lineage(owner, place.conversation.id)
-    return JsonResponse(objects.lineage(line, await call.hf.states_of(line), await call.hf.flushes_of(line)))
+    states, flushes = await call.hf.states_of(line), await call.hf.flushes_of(line)
+    return JsonResponse(objects.lineage(line, states, flushes, await _headings(call, line)))
 
 
 async def side_requests(call: RequestContext) -> JsonResponse:
