@@ -68,6 +68,11 @@ class Server:
         parent = psutil.Process(self.pid)
         return sum(p.memory_info().rss for p in [parent, *parent.children(recursive=True)]) / 1e6
 
+    def cpu_seconds(self) -> float:
+        """Processor time of the process itself so far."""
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system
+
 
 def install(kind: Kind) -> Path:
     """The Python this kind of server runs on, made if need be. Raises Unmeasured."""
