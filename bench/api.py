@@ -3,6 +3,11 @@
 Each round restarts every server on its own new store and sends each the same requests: whole replies at 1, 16
 and 64 clients, the first token of a stream alone and among 16, and CPU time per streamed chunk. A server's
 overhead is its figure minus that of the mock called directly, in the same round.
+
+All servers of a round run at once, and each phase asks them one after the other: what is compared was
+measured within seconds. On a machine with other load even the processor time of the same work changes by a
+factor of two from minute to minute. The processor time of each row's mock, whose work is the same in every
+round, is printed beside the server's: where both changed, the machine did.
 """
 
 from __future__ import annotations
@@ -14,14 +19,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from api_client import ClientJob
-from api_mock import PACED, SHORT, Manner
+from api_mock import PACED, PLAIN, SHORT, Manner
 from api_servers import (
     HOLDFAST,
     JOURNALLED,
@@ -72,6 +77,77 @@ ROWS = (
 )
 
 
+@dataclass(frozen=True)
+class Phase:
+    """One job of the clients, the same for every row."""
+
+    name: str
+    job: str
+    clients: int = 1
+    model: str = PLAIN
+    apart: bool = False
+    """True: each request in a conversation of its own."""
+
+
+PHASES = (
+    Phase("check", "check", apart=True),
+    *(Phase(f"plain {clients}", "plain", clients) for clients in CLIENTS),
+    Phase("first", "first", model=SHORT),
+    Phase("among", "first", 16, PACED),
+    # A stream of 2,000 chunks is a long message.
+    Phase("chunk", "chunk", apart=True),
+)
+
+
+@dataclass
+class Asked:
+    """A row's running server in one round, and what its phases measured."""
+
+    row: ApiRow
+    directory: Path
+    server: Server
+    mock: Server
+    idle_mb: float
+    running: ExitStack
+    """Stops the server and its mock."""
+    measured: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def ask(self, phase: Phase, seconds: float) -> None:
+        """Run one phase. Raises Unmeasured."""
+        turns = min(self.row.turns, 1) if phase.apart else self.row.turns
+        job = ClientJob(
+            phase.job, self.server.port, self.server.pid, phase.clients, seconds, phase.model, turns, KEY
+        )
+        before = self.mock.cpu_seconds()
+        answer = run_client(job)
+        spent = self.mock.cpu_seconds() - before
+        self.measured[phase.name] = {**answer, "mock_cpu_us": spent / answer["acknowledged"] * 1e6}
+
+    def results(self) -> dict[int, dict[str, Any]]:
+        """All figures, after the last phase: by the number of clients, and under 0 what there is one of."""
+        alone, among, chunk = (self.measured[name] for name in ("first", "among", "chunk"))
+        return {
+            **{clients: self.measured[f"plain {clients}"] for clients in CLIENTS},
+            0: {
+                "ready_seconds": self.server.ready_seconds,
+                "idle_mb": self.idle_mb,
+                "after_mb": self.server.memory_mb(),
+                "first_ms": alone["p50_ms"],
+                "first_among_ms": among["p50_ms"],
+                "first_among_p99_ms": among["p99_ms"],
+                "chunk_cpu_us": chunk["cpu_us"],
+                "paced_chunk_cpu_us": among["cpu_us"] / Manner.of(PACED).chunks,
+            },
+        }
+
+    def verify(self) -> None:
+        """Raises Unmeasured if the stopped server has not kept what it acknowledged."""
+        acknowledged = sum(answer["acknowledged"] for answer in self.measured.values())
+        stored = kept(self.row.kind, self.directory)
+        if stored is not None and stored < acknowledged:
+            raise Unmeasured(f"lost requests: {acknowledged} acknowledged, {stored} stored")
+
+
 class ApiBench:
     """The rounds of the API table, on a scratch directory."""
 
@@ -85,23 +161,35 @@ class ApiBench:
     def install(self) -> None:
         """Have every environment ready, and every bytecode compiled, before anything is measured."""
         for row in ROWS:
-            try:
+            with ExitStack() as directories, self._noting(row):
                 self._pythons[row.key] = install(row.kind)
-                with self._directory() as directory, self._running(row, directory):
+                with self._started(row, directories).running:
                     self._progress(f"{row.label}: started once")
-            except Unmeasured as reason:
-                self.figures.unmeasured[row.key] = str(reason)
 
     def round(self, rows: Sequence[ApiRow]) -> None:
-        """Measure every row once, in this order; one that cannot be measured keeps its reason."""
+        """Measure every row once, in this order in each phase; one that cannot be measured keeps its
+        reason."""
         measured: dict[str, dict[int, dict[str, Any]]] = {}
-        for row in rows:
-            if row.key in self.figures.unmeasured:
-                continue
-            try:
-                measured[row.key] = self._measure(row)
-            except Unmeasured as reason:
-                self.figures.unmeasured[row.key] = str(reason)
+        with ExitStack() as directories:
+            asked = list[Asked]()
+            for row in rows:
+                if row.key not in self.figures.unmeasured:
+                    with self._noting(row):
+                        asked.append(self._started(row, directories))
+            for phase in PHASES:
+                for each in asked:
+                    if each.row.key not in self.figures.unmeasured:
+                        several = "s" * (phase.clients > 1)
+                        self._progress(f"{each.row.label}: {phase.job}, {phase.clients} client{several}")
+                        with self._noting(each.row):
+                            each.ask(phase, self._seconds)
+            for each in asked:
+                if each.row.key not in self.figures.unmeasured:
+                    with self._noting(each.row):
+                        results = each.results()
+                        each.running.close()
+                        each.verify()
+                        measured[each.row.key] = results
         direct = measured.get(DIRECT)
         for key, results in measured.items():
             for setting, result in results.items():
@@ -120,64 +208,29 @@ class ApiBench:
         else:
             self.figures.add("help", 0, {"seconds": ours, "bare_seconds": bare})
 
-    def _measure(self, row: ApiRow) -> dict[int, dict[str, Any]]:
-        """All figures of one row: by the number of clients, and under 0 what there is one of."""
-        with self._directory() as directory:
-            with self._running(row, directory) as server:
-                results, acknowledged = self._ask(row, server)
-            stored = kept(row.kind, directory)
-        if stored is not None and stored < acknowledged:
-            raise Unmeasured(f"lost requests: {acknowledged} acknowledged, {stored} stored")
-        return results
-
     @contextmanager
-    def _running(self, row: ApiRow, directory: Path) -> Iterator[Server]:
-        """The row's server in front of a mock of its own; the mock's own row asks the mock."""
-        with started(row.mock, Path(sys.executable), 0, directory) as mock:
-            if row.kind is MOCK:
-                yield mock
-                return
-            with started(row.kind, self._pythons[row.key], mock.port, directory) as server:
-                yield server
-
-    @contextmanager
-    def _directory(self) -> Iterator[Path]:
-        directory = self._scratch / "api"
-        directory.mkdir()
+    def _noting(self, row: ApiRow) -> Iterator[None]:
+        """Keep the reason if the row turns out not to be measurable."""
         try:
-            yield directory
-        finally:
-            shutil.rmtree(directory)
+            yield
+        except Unmeasured as reason:
+            self.figures.unmeasured[row.key] = str(reason)
 
-    def _ask(self, row: ApiRow, server: Server) -> tuple[dict[int, dict[str, Any]], int]:
-        acknowledged = 0
-
-        def client(phase: str, clients: int = 1, **more: Any) -> dict[str, Any]:
-            nonlocal acknowledged
-            self._progress(f"{row.label}: {phase}, {clients} client{'s' * (clients > 1)}")
-            asked = {"turns": row.turns, "seconds": self._seconds, "key": KEY, **more}
-            answer = run_client(ClientJob(phase, server.port, server.pid, clients, **asked))
-            acknowledged += answer["acknowledged"]
-            return answer
-
-        idle = server.memory_mb()
-        client("check", turns=min(row.turns, 1))
-        results = {clients: client("plain", clients) for clients in CLIENTS}
-        alone = client("first", model=SHORT)
-        among = client("first", 16, model=PACED)
-        # A stream of 2,000 chunks is a long message: each in a conversation of its own.
-        chunk = client("chunk", turns=min(row.turns, 1))
-        results[0] = {
-            "ready_seconds": server.ready_seconds,
-            "idle_mb": idle,
-            "after_mb": server.memory_mb(),
-            "first_ms": alone["p50_ms"],
-            "first_among_ms": among["p50_ms"],
-            "first_among_p99_ms": among["p99_ms"],
-            "chunk_cpu_us": chunk["cpu_us"],
-            "paced_chunk_cpu_us": among["cpu_us"] / Manner.of(PACED).chunks,
-        }
-        return results, acknowledged
+    def _started(self, row: ApiRow, directories: ExitStack) -> Asked:
+        """The row's server and its own mock, in a directory of their own; the mock's row asks the mock. Both
+        stop, and the directory is removed, when `directories` is closed. Raises Unmeasured."""
+        directory = self._scratch / f"api-{row.key}"
+        directory.mkdir()
+        directories.callback(shutil.rmtree, directory)
+        with ExitStack() as starting:
+            mock = server = starting.enter_context(started(row.mock, Path(sys.executable), 0, directory))
+            if row.kind is not MOCK:
+                server = starting.enter_context(
+                    started(row.kind, self._pythons[row.key], mock.port, directory)
+                )
+            running = starting.pop_all()
+        directories.push(running)
+        return Asked(row, directory, server, mock, server.memory_mb(), running)
 
 
 def added(

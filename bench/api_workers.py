@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
 from api import run_client
 from api_client import ClientJob
-from api_servers import HOLDFAST, KEY, MOCK, WORKERS, Kind, Server, kept, started
+from api_servers import HOLDFAST, KEY, MOCK, WORKERS, Kind, kept, started
 from figures import Figures
 from report import heading, number, table, verdicts
 from runner import Unmeasured
@@ -57,12 +56,12 @@ class WorkersBench:
         try:
             with started(MOCK, python, 0, directory) as mock:
                 with started(kind, python, mock.port, directory) as server:
-                    began, before = time.perf_counter(), busy(mock)
+                    began, before = time.perf_counter(), mock.cpu_seconds()
                     job = ClientJob(
                         "first", server.port, server.pid, CLIENTS, self._seconds, WAITING, turns=20, key=KEY
                     )
                     result = run_client(job)
-                    result["mock_share"] = (busy(mock) - before) / (time.perf_counter() - began)
+                    result["mock_share"] = (mock.cpu_seconds() - before) / (time.perf_counter() - began)
                     result["memory_mb"] = server.memory_mb()
                 stored = kept(kind, directory)
             if stored is not None and stored < result["acknowledged"]:
@@ -70,12 +69,6 @@ class WorkersBench:
         finally:
             shutil.rmtree(directory)
         self.figures.add(kind.name, 0, result)
-
-
-def busy(server: Server) -> float:
-    """Processor seconds of a process."""
-    times = psutil.Process(server.pid).cpu_times()
-    return times.user + times.system
 
 
 def print_workers(figures: Figures) -> None:
