@@ -100,7 +100,7 @@ class Terminal:
         return shown
 
     def end(self) -> int:
-        """Wait for the program to end by itself; its exit code. All that it has printed is on the screen then."""
+        """Wait for the program to end by itself; its exit code. `screen` then has all that it printed."""
         deadline = time.monotonic() + PATIENCE
         ended = False
         while not ended:

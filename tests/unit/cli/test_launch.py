@@ -27,7 +27,7 @@ async def test_a_signal_before_asyncio_returns_the_started_program_reaches_it(
     async def start_slowly(*command: str, **options: Any) -> asyncio.subprocess.Process:
         process = await start(*command, **options)
         while not ready.exists():
-            time.sleep(0.01)  # noqa: ASYNC251 - the loop is held up, as on a loaded machine
+            time.sleep(0.01)  # the loop is held up, as on a loaded machine
         os.kill(os.getpid(), signal.SIGUSR1)
         await asyncio.sleep(0.01)
         return process
