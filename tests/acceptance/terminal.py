@@ -100,16 +100,20 @@ class Terminal:
         return shown
 
     def end(self) -> int:
-        """Wait for the program to end by itself; its exit code."""
+        """Wait for the program to end by itself; its exit code. `screen` then has all that it printed."""
         deadline = time.monotonic() + PATIENCE
-        while self.process.poll() is None:
+        ended = False
+        while not ended:
+            ended = self.process.poll() is not None  # asked first: what is read below includes its last words
             assert time.monotonic() < deadline, f"it does not end; the screen: {self.screen[-2000:]!r}"
-            ready, _, _ = select.select([self._keys], [], [], 0.05)
-            if ready:
+            while select.select([self._keys], [], [], 0 if ended else 0.05)[0]:
                 try:
-                    self.raw += os.read(self._keys, 65536).decode("utf-8", "replace")
-                except OSError:
-                    break
+                    piece = os.read(self._keys, 65536)
+                except OSError:  # every process has left this terminal
+                    piece = b""
+                if not piece:
+                    return self.process.wait(PATIENCE)
+                self.raw += piece.decode("utf-8", "replace")
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Agents of three frameworks on one server's store at once, each killed while its tool runs and run again.
 
-The ADK's agent needs its own environment: `make peers` names its interpreter in HOLDFAST_TEST_ADK. Without it
-the other two run.
+The ADK's agent needs its own environment: `make peers` runs this test and names its
+interpreter in HOLDFAST_TEST_ADK.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from .serving import Serving, serving
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "frameworks"
-PYTHONS = {"langgraph": sys.executable, "openai_agents": sys.executable}
-if os.environ.get("HOLDFAST_TEST_ADK"):
-    PYTHONS["google_adk"] = os.environ["HOLDFAST_TEST_ADK"]
+PYTHON_OF_ADK = os.environ.get("HOLDFAST_TEST_ADK", "")
+PYTHONS = {"langgraph": sys.executable, "openai_agents": sys.executable, "google_adk": PYTHON_OF_ADK}
 
 QUESTION, ANSWER = "How deep is it here?", "The sounding says nine fathoms."
 
@@ -42,7 +41,9 @@ def seen(server: Serving, source: str) -> tuple[dict[str, Any], list[dict[str, A
     return session, messages["data"]
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(
+    not PYTHON_OF_ADK, reason="has an environment of its own: run by `make peers`, also in CI"
+)
 @pytest.mark.timeout(1800)  # six programs are started; a loaded machine takes minutes for it
 def test_agents_of_three_frameworks_are_killed_and_resumed(home: Home, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'shared.db'}"

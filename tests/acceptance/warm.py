@@ -5,6 +5,8 @@ both and forks for each command; the child gets the arguments, environment, dire
 calls the entry point of the installed script, and exits as an interpreter does. It has a pid, takes signals,
 and holds locks like any other process.
 
+TESTS_RETRY_AT_ONCE=1 in its environment: turns of a dead server are retried at once, not after seconds.
+
 It is not the same process in three respects: `/proc/PID/cmdline` and `environ` are those of the warm one; its
 parent is the warm one; and what an interpreter does before `main` was done under another environment. Tests
 of any of these start the installed command itself.
@@ -27,6 +29,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO
+
+from holdfast.domain import recovery
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
@@ -193,6 +197,8 @@ def _become(request: Mapping[str, object], files: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    if os.environ.pop("TESTS_RETRY_AT_ONCE", ""):
+        recovery.DEATH_SECONDS = (0, 0, 0, 0, 0)
     os.chdir(str(request["place"]))
     sys.argv = ["holdfast", *arguments]
     signal.signal(signal.SIGINT, signal.default_int_handler)

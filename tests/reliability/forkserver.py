@@ -28,7 +28,7 @@ import msgspec
 import holdfast
 
 ROOT = Path(__file__).parents[2]
-END_SECONDS = 10.0
+END_SECONDS = 60.0
 PRELOADED = (
     *("aiohttp", "encodings.idna", "nio", "uvloop"),
     *("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),

@@ -237,10 +237,9 @@ async def a_bridge_across_compactions(bridge: Bridge) -> None:
         if len(bridge.model.asked[-1]) != 1:
             bridge.faults.append("what began anew was shown what was before")
         bridge.model.may_summarise.set()
-        for _ in range(20):
-            if (await bridge.get("/api/activity"))["data"][0]["doing"] is None:
-                break
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            while (await bridge.get("/api/activity"))["data"][0]["doing"] is not None:  # noqa: ASYNC110 - the server is asked
+                await asyncio.sleep(0.05)
         await bridge.say()
         if any(each.startswith(GIST) for each in bridge.model.asked[-1]):
             bridge.faults.append("what began anew was given the summary of what was before")

@@ -264,20 +264,25 @@ async def run_program(command: Sequence[str], environment: Mapping[str, str]) ->
     """Run a program in our place: with our terminal, and with the signals that we get. Returns its exit code;
     128 + n if signal n killed it. Raises BadSetting if it cannot be executed."""
     loop = asyncio.get_running_loop()
-    try:
-        process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
-    except OSError as error:
-        raise BadSetting(f"{command[0]} cannot be executed: {error.strerror}") from error
+    process: asyncio.subprocess.Process | None = None
+    early: list[signal.Signals] = []
 
     def forward(number: signal.Signals) -> None:
-        if process.returncode is None and not (_of_the_keyboard(number) and _in_foreground()):
+        if process is None:
+            early.append(number)
+        elif process.returncode is None and not (_of_the_keyboard(number) and _in_foreground()):
             process.send_signal(number)
 
     taken = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in taken:
+    for number in taken:  # before the program starts: it may run for a while before asyncio returns it
         loop.add_signal_handler(number, forward, number)
     try:
+        process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
+        for number in early:
+            forward(number)
         code = await process.wait()
+    except OSError as error:
+        raise BadSetting(f"{command[0]} cannot be executed: {error.strerror}") from error
     finally:
         for number in taken:
             loop.remove_signal_handler(number)

@@ -44,6 +44,7 @@ def home(request: pytest.FixtureRequest, server_home: Path, talker: Talker) -> H
             "HOLDFAST_MODEL__CONTEXT_WINDOW": "8192",
             "HOLDFAST_API_KEY": TOKEN,
             "HOLDFAST_SERVER__CHECKPOINT_SECONDS": "0.05",
+            "TESTS_RETRY_AT_ONCE": "1",
             **shared,
         },
         forked=CAN_FORK,
