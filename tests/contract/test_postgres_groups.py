@@ -14,7 +14,6 @@ from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint, ValuePar
 from holdfast.domain.conversations import Address
 from holdfast.domain.items import Item, PutItem
 from holdfast.domain.quotas import Quotas
-from holdfast.domain.quotas import Quotas
 from holdfast.domain.session_messages import Named
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnStatus, TurnWaits
 from holdfast.errors import BadInput, LeaseLost, QuotaExceeded
@@ -383,7 +382,7 @@ async def test_many_events_with_state_in_one_group_take_as_many_round_trips_as_a
 ) -> None:
     """The state grows with each event, and the size of a conversation is limited."""
     node = await new_node(store)
-    store._quotas = Quotas(conversation_bytes=1_000_000)
+    limit(store, Quotas(conversation_bytes=1_000_000))
 
     async def append(conversation_id: str, name: str) -> int:
         def count(found: Sequence[Item | None]) -> list[PutItem]:
