@@ -381,12 +381,14 @@ async def test_many_steps_of_graphs_in_one_group_take_as_many_round_trips_as_a_f
 async def test_many_events_with_state_in_one_group_take_as_many_round_trips_as_a_few(
     store: PostgresStore, sent: list[list[str]], tries: list[int]
 ) -> None:
+    """The state grows with each event, and the size of a conversation is limited."""
     node = await new_node(store)
+    limit(store, Quotas(conversation_bytes=1_000_000))
 
     async def append(conversation_id: str, name: str) -> int:
         def count(found: Sequence[Item | None]) -> list[PutItem]:
-            before = found[0].decoded() if found[0] else 0
-            return [PutItem("adk", "app", name, f"{before + 1}", conversation_id=conversation_id)]
+            before = found[0].value if found[0] else ""
+            return [PutItem("adk", "app", name, f"{before}1", conversation_id=conversation_id)]
 
         named = [Named(to_message("event"), f"{len(sent)}")]
         place = ("adk", "app", name)
@@ -408,14 +410,15 @@ async def test_many_events_with_state_in_one_group_take_as_many_round_trips_as_a
         taken[number] = len(sent)
         for session in opened:
             found = await store.item(OWNER, "adk", "app", session.id)
-            assert found is not None and found.value == "2"
+            assert found is not None and found.value == "11"
     assert taken[3] == taken[30]
     # Conversations that share an item read it one after the other.
     async with one_group(store) as start:
         for session in opened:
             start(append(session.conversation_id, "shared"))
     found = await store.item(OWNER, "adk", "app", "shared")
-    assert found is not None and found.value == "30"
+    assert found is not None and found.value == "1" * 30
+    assert await store.check() == []
 
 
 async def test_a_group_that_fails_by_a_mistake_is_logged_and_its_writes_are_kept(

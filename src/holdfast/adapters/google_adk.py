@@ -15,6 +15,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote, unquote
@@ -49,6 +50,7 @@ MEMORY = f"{SOURCE}-memory"
 MOST_MEMORIES = 10
 
 
+@lru_cache(maxsize=4096)
 def _label(text: str) -> str:
     """A text as one label of a namespace, or one part of a name."""
     return quote(text, safe="").replace(".", "%2E")

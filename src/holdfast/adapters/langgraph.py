@@ -225,12 +225,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             if len(body) >= SMALLEST_SPLIT:
                 values[name], new = split(kind, body, before.values.get(name) if before else None)
                 parts += new
-        own = {part.id for part in parts}
-        shares = any(
-            offset != INLINE and id_ not in own
-            for each in values.values()
-            for id_, offset, _ in each.segments
-        )
+        stored = sum([offset != INLINE for each in values.values() for _, offset, _ in each.segments])
+        shares = stored > len(parts)  # each new part is one segment
         return values, parts, (before.id, before.segments) if shares and before else None
 
     def _number_new(self, channel: Any, value: SplitValue | None) -> int | None:
@@ -619,7 +615,13 @@ def _newest(channel: Sequence[Any], number: int, known: Collection[int]) -> list
             if id_ is None:
                 return None
             shown = message.body
-        place = _number_equal(channel[:position], shown) if id_ is None else str(id_)
+        place: str | int
+        if id_ is not None:
+            place = str(id_)
+        elif number == 1 and hash((0, shown)) not in known:
+            place = 0  # the first of equal messages is known by this hash, so there is none before it
+        else:
+            place = _number_equal(channel[:position], shown)
         mark = hash((place, shown))
         if mark not in known and (named := _name(id_, place, message or message_of(each))):
             found.append((mark, named))

@@ -175,6 +175,9 @@ def _expired(context: InContext, since: int, prune: Callable[[TResponseInputItem
     return frozenset(found)
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 # --- items and messages ----------------------------------------------------------------------------------
 
 
@@ -216,21 +219,19 @@ def items_of(part: Message | Summary) -> list[Item]:
 
 
 def decoded(parts: Sequence[ContextBody | Summary]) -> list[Item]:
-    """The items of a context: as `items_of` of each part, with one decoding for all of them."""
-    pieces = [
-        summary_body(part.text)
-        if isinstance(part, Summary)
-        else part.body
-        if part.extra is None
-        else part.extra.encode()
-        for part in parts
-    ]
+    """The items of a context: as `items_of` of each part."""
     items: list[Item] = []
-    for part, found in zip(parts, msgspec.json.decode(b"[%b]" % b",".join(pieces)), strict=True):
-        if isinstance(part, ContextBody) and part.extra is not None:
-            item = carried_in(ITEM, found)
-            items += [item] if item is not None else _items_of_chat(decode_object(part.body))
-        elif len(found) == 2 and type(found.get("content")) is str:
+    for part in parts:
+        if isinstance(part, Summary):
+            items.append(decode_object(summary_body(part.text)))
+            continue
+        body, extra = part
+        item = None if extra is None else carried_in(ITEM, _decode(extra))
+        if item is not None:
+            items.append(item)
+            continue
+        found = _decode(body)
+        if len(found) == 2 and type(found.get("content")) is str:
             items.append(found)  # a role and a text: the item itself
         else:
             items += _items_of_chat(found)

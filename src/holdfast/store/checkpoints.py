@@ -57,20 +57,21 @@ def put(
     """Store a checkpoint, replacing one of the same id, and the messages that are not stored yet. Opens the
     conversation if the thread is new. False, having written nothing, if what it builds on is gone.
     QuotaExceeded, ConversationBusy and NodeReaped write nothing."""
-    adds = checkpoint.size + size_of(each.message for each in messages)
+    size = checkpoint.size
     reached = lookup(tx, owner, Address(key=key))
     if reached is None:
         if checkpoint.continues or checkpoint.base is not None:
             return False
         require_node(tx, node_id)
+        adds = size + size_of(each.message for each in messages)
         tip = open_conversation(tx, owner, Address(key=key), None, source, adds=adds)
         conversation_id = tip.conversation_id
         if messages:
             append(tx, owner, conversation_id, node_id, messages)
-        tx.run(Q.grow, id=conversation_id, bytes=checkpoint.size)
+        tx.run(Q.grow, id=conversation_id, bytes=size)
     else:
-        conversation_id = reached.seen.conversation_id
-        new, grows = messages, checkpoint.size
+        conversation_id = reached.conversation_id
+        new, grows = messages, size
         if _clashes(tx, conversation_id, checkpoint, messages):
             if _is_base_gone(tx, conversation_id, checkpoint):
                 return False
@@ -153,7 +154,7 @@ def put_writes(
         opened = open_conversation(tx, owner, Address(key=key), None, source, adds=adds)
         conversation_id = opened.conversation_id
     else:
-        conversation_id = reached.seen.conversation_id
+        conversation_id = reached.conversation_id
         adds = _growth(writes, _sizes_of_written(tx, conversation_id, ns, checkpoint_id, writes))
         if adds > 0:
             check_quotas(tx, owner, adds, conversation_id, reached.held)
@@ -212,7 +213,7 @@ def get(
     found = lookup(tx, owner, Address(key=key))
     if found is None:
         return None
-    conversation_id = found.seen.conversation_id
+    conversation_id = found.conversation_id
     if checkpoint_id is None:
         row = tx.one(Q.newest_checkpoint, conversation=conversation_id, ns=ns)
     else:

@@ -42,7 +42,7 @@ def create(
     if metadata:
         tx.run(Q.set_metadata, id=session.conversation_id, owner=owner, metadata=to_json(metadata))
     if messages:
-        _store(tx, session, messages, len(messages))
+        _store(tx, owner, session.conversation_id, session.id, messages, len(messages))
     return conversation(tx, owner, Address(id=session.conversation_id))
 
 
@@ -89,7 +89,7 @@ def add_beside(
     row = tx.one(Q.add_messages, id=known.id, count=len(messages), bytes=adds)
     assert row is not None  # just checked or made free
     last_seq: int = row[0]
-    _store(tx, session, messages, last_seq)
+    _store(tx, owner, known.id, session.id, messages, last_seq)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
     touch(tx, session.id)
     return last_seq
@@ -108,7 +108,6 @@ def add_to_ready(
     statements, none of which has to be awaited."""
     adds, seen = size_of(messages) + beside, reached.seen
     check_quotas(tx, owner, adds, seen.conversation_id, reached.held)
-    session = to_session_spoken_in(reached.row, tx.now, None, None, len(messages), None)
     if not tx.run(
         Q.number_in_ready,
         id=seen.conversation_id,
@@ -118,21 +117,17 @@ def add_to_ready(
         bytes=adds,
     ):
         raise NodeReaped(node_id)
-    _store(tx, session, messages, seen.last_seq + len(messages))
-    _touch(tx, session)
-    return seen.last_seq + len(messages)
+    last_seq = seen.last_seq + len(messages)
+    _store(tx, owner, seen.conversation_id, reached.tip_id, messages, last_seq)
+    touch_ready(tx, reached, len(messages))
+    return last_seq
 
 
-def touch_ready(tx: Transaction, reached: ResolvedRow) -> None:
-    """Record activity now in the tip of a conversation that was found ready."""
-    _touch(tx, to_session_spoken_in(reached.row, tx.now, None, None, 0, None))
-
-
-def _touch(tx: Transaction, session: Session) -> None:
-    """The same for a session whose value already has it."""
-    tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
+def touch_ready(tx: Transaction, reached: ResolvedRow, added: int = 0) -> None:
+    """Record activity now, with so many messages, in the tip of a conversation that was found ready."""
+    tx.run(Q.touch_session, id=reached.tip_id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
-        schedule_reset(tx, session)
+        schedule_reset(tx, to_session_spoken_in(reached.row, tx.now, None, None, added, None))
 
 
 def _session_for(
@@ -146,16 +141,17 @@ def _session_for(
     return session
 
 
-def _store(tx: Transaction, session: Session, messages: Sequence[NewMessage], last_seq: int) -> None:
-    tx.insert_messages(messages, session.conversation_id, last_seq, session.id, None)
-    tx.event(
-        EventType.MESSAGES_ADDED,
-        session.owner,
-        session.conversation_id,
-        session.id,
-        first=last_seq - len(messages) + 1,
-        last=last_seq,
-    )
+def _store(
+    tx: Transaction,
+    owner: str,
+    conversation_id: str,
+    session_id: str,
+    messages: Sequence[NewMessage],
+    last_seq: int,
+) -> None:
+    tx.insert_messages(messages, conversation_id, last_seq, session_id, None)
+    first = last_seq - len(messages) + 1
+    tx.event(EventType.MESSAGES_ADDED, owner, conversation_id, session_id, first=first, last=last_seq)
 
 
 def set_metadata(

@@ -11,11 +11,12 @@ from typing import Any
 
 from ..domain.ids import check_name, unstorable
 from ..domain.items import Item, ItemPlace, PutItem
+from ..domain.messages import size_of
 from ..domain.session_messages import Named
 from ..errors import BadInput
 from .resolve import conversation_of
 from .rows import Row, to_json, to_time
-from .session_messages import append
+from .session_messages import append_new, reach, unknown
 from .transaction import Q, Transaction
 
 MICROSECOND = timedelta(microseconds=1)
@@ -40,20 +41,24 @@ _Size = tuple[int, str | None]
 """Bytes of an item, and the conversation that it belongs to."""
 
 
-def _put(
-    tx: Transaction,
-    owner: str,
-    changes: Sequence[PutItem],
-    locked: str | None = None,
-    known: Mapping[ItemPlace, Item | None] | None = None,
-) -> None:
-    """`locked`: the conversation that the caller has locked already; `known`: the items that it has read
-    since."""
+def _put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
+    _lock(tx, owner, changes)
+    grown = _grown(tx, owner, changes, {})
+    if (total := sum(grown.values())) > 0:
+        check_growth(tx, owner, grown, total)
+    _grow(tx, owner, grown)
+    _write(tx, owner, changes)
+
+
+def _lock(tx: Transaction, owner: str, changes: Sequence[PutItem], locked: str | None = None) -> None:
+    """Check these changes, and lock their conversations but the one that the caller has locked."""
     for change in changes:
         _check(change)
         if change.conversation_id not in (None, locked):
             conversation_of(tx, owner, change.conversation_id)
-    _count(tx, owner, changes, locked, known or {})
+
+
+def _write(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
     for change in changes:
         where = {
             "owner": owner,
@@ -76,15 +81,11 @@ def _put(
         )
 
 
-def _count(
-    tx: Transaction,
-    owner: str,
-    changes: Sequence[PutItem],
-    locked: str | None,
-    known: Mapping[ItemPlace, Item | None],
-) -> None:
-    """Check the quotas for these changes, and count the bytes of items that belong to a conversation. Those
-    of the others are added up when an owner's quota is checked."""
+def _grown(
+    tx: Transaction, owner: str, changes: Sequence[PutItem], known: Mapping[ItemPlace, Item | None]
+) -> dict[str | None, int]:
+    """By how many bytes these changes grow the conversations that their items belong to, and under None those
+    that belong to no conversation. `known`: items that were read under the lock of their conversation."""
     grown: dict[str | None, int] = {}
     sizes: dict[ItemPlace, _Size | None] = {}
     for change in changes:
@@ -99,12 +100,15 @@ def _count(
             size = len(change.value.encode())
             sizes[place] = size, change.conversation_id
             grown[change.conversation_id] = grown.get(change.conversation_id, 0) + size
-    if (total := sum(grown.values())) > 0:
-        check_growth(tx, owner, grown, total)
+    return grown
+
+
+def _grow(tx: Transaction, owner: str, grown: Mapping[str | None, int]) -> None:
+    """Count the bytes of items that belong to a conversation. Those of the others are added up when an
+    owner's quota is checked."""
     for conversation_id, added in grown.items():
         if conversation_id is not None and added:
-            if conversation_id != locked:
-                conversation_of(tx, owner, conversation_id)  # the former one of an item may not be locked yet
+            conversation_of(tx, owner, conversation_id)  # the former one of an item may not be locked yet
             tx.run(Q.grow, id=conversation_id, bytes=added)
 
 
@@ -163,11 +167,22 @@ def append_with_items(
     `fold` must be quick and without effects: it may be called again if the transaction is retried. Items of
     this conversation do not change between the read and the write.
     """
-    number = append(tx, owner, conversation_id, node_id, messages)
-    if number:
-        found = [get(tx, owner, *place) for place in places]
-        _put(tx, owner, fold(found), conversation_id, dict(zip(places, found, strict=True)))
-    return number
+    reached = reach(tx, owner, conversation_id)
+    new = unknown(tx, conversation_id, messages)
+    if not new:
+        return 0
+    found = [get(tx, owner, *place) for place in places]
+    changes = fold(found)
+    _lock(tx, owner, changes, conversation_id)
+    grown = _grown(tx, owner, changes, dict(zip(places, found, strict=True)))
+    whole = sum(grown.values()) + size_of(each.message for each in new)
+    beside = grown.pop(conversation_id, 0)
+    if sum(grown.values()) > 0:
+        check_growth(tx, owner, grown, whole)
+    append_new(tx, reached, owner, node_id, new, beside=beside)
+    _grow(tx, owner, grown)
+    _write(tx, owner, changes)
+    return len(new)
 
 
 def get(tx: Transaction, owner: str, space: str, namespace: str, name: str) -> Item | None:

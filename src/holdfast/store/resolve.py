@@ -12,11 +12,13 @@ from ..errors import BadInput, NotFound
 from .rows import (
     Row,
     bytes_of,
+    conversation_in,
     history_in,
     is_ready,
     may_have_notices,
     queued_in,
     seen_in,
+    tip_in,
     to_conversation,
     to_place,
     to_session,
@@ -38,6 +40,14 @@ class ResolvedRow(Value, frozen=True):
         False if the tip is attached to another node: that one may be gone.
         """
         return is_ready(self.row, node_id, now, None if policies.never else policies.stamp)
+
+    @property
+    def conversation_id(self) -> str:
+        return conversation_in(self.row)
+
+    @property
+    def tip_id(self) -> str:
+        return tip_in(self.row)
 
     @property
     def token(self) -> int:

@@ -101,7 +101,7 @@ def to_session(row: Row) -> Session:
 
 
 # Indexes into a session's row, for columns read or changed before a value is built.
-_NODE, _LAST_ACTIVITY_AT, _NEXT_DUE_AT, _ENDED_AT = 7, 13, 14, 15
+_ID, _NODE, _LAST_ACTIVITY_AT, _NEXT_DUE_AT, _ENDED_AT = 0, 7, 13, 14, 15
 _MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
 _SESSION_COLUMNS = 29
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
@@ -124,6 +124,18 @@ def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
         and row[_NODE] in (None, node_id)
         and (stamp is None or (row[_DATED_BY] == stamp and (due_at is None or due_at > now)))
     )
+
+
+def conversation_in(row: Row) -> str:
+    """The conversation's id in a resolved row."""
+    conversation_id: str = row[_CONVERSATION]
+    return conversation_id
+
+
+def tip_in(row: Row) -> str:
+    """The id of the conversation's tip in a resolved row."""
+    session_id: str = row[_ID]
+    return session_id
 
 
 def token_of(row: Row) -> int:

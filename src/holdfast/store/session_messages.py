@@ -68,12 +68,12 @@ def _parts(
     view = tip.view if opening is None else opening.view
     left = ALL if limit is None else max(limit, 0)
     forward, backward = statements
-    backwards: list[P | Summary] = []
+    spans: list[list[P | Summary]] = []
     for part in reversed(view.parts):
         if not left:
             break
         if isinstance(part, Summary):
-            backwards.append(part)
+            spans.append([part])
             left -= 1
             continue
         last = conversation.last_seq if part.last is None else part.last
@@ -84,18 +84,15 @@ def _parts(
             last=last,
             limit=left,
         )
-        backwards += map(to_part, reversed(rows) if limit is None else rows)
+        spans.append([*map(to_part, rows if limit is None else reversed(rows))])
         left -= len(rows)
-    backwards.reverse()
-    return backwards
+    return spans[0] if len(spans) == 1 else [part for span in reversed(spans) for part in span]
 
 
 def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[Named]) -> int:
     """Append those whose name is not known yet, in order; returns how many. ConversationBusy writes
     nothing."""
-    reached = lookup(tx, owner, Address(id=conversation_id))  # locks it: names are read, then written
-    if reached is None:
-        raise NotFound("conversation", conversation_id)
+    reached = reach(tx, owner, conversation_id)  # names are read, then written
     new = unknown(tx, conversation_id, messages)
     if not new:
         return 0
@@ -103,12 +100,20 @@ def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, mess
     return len(new)
 
 
+def reach(tx: Transaction, owner: str, conversation_id: str) -> ResolvedRow:
+    """The conversation, locked. Raises NotFound."""
+    reached = lookup(tx, owner, Address(id=conversation_id))
+    if reached is None:
+        raise NotFound("conversation", conversation_id)
+    return reached
+
+
 def append_new(
     tx: Transaction, reached: ResolvedRow, owner: str, node_id: str, new: Sequence[Named], *, beside: int = 0
 ) -> None:
     """Append these, whose names are not known, to a conversation that this transaction has locked. `beside`:
     bytes of what is stored with them, which count for quotas too."""
-    conversation_id = reached.seen.conversation_id
+    conversation_id = reached.conversation_id
     bodies = [each.message for each in new]
     if reached.is_ready_for(node_id, tx.now, tx.policies):
         last_seq = add_to_ready(tx, reached, owner, node_id, bodies, beside=beside)

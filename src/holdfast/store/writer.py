@@ -12,7 +12,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +21,60 @@ log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 256
 
+WOKEN_TOGETHER = 2
+LOOK_AGAIN_SECONDS = 1.0
+
+T = TypeVar("T")
 W = TypeVar("W")
+
+
+class ThreadResult(Generic[T]):
+    """The result of a job that a thread waits for.
+
+    The threads of a group are woken one after the other: each wakes the next when it has its own result. If
+    all were woken at once, they would wait for Python's global lock, and take it from the writer at each of
+    its statements. A thread that leaves without waking the next (Ctrl-C) delays that one, not more: it looks
+    again after `LOOK_AGAIN_SECONDS`.
+    """
+
+    __slots__ = ("_done", "_error", "_next", "_value", "_woken")
+
+    def __init__(self) -> None:
+        self._woken = threading.Lock()
+        self._woken.acquire()
+        self._next: list[ThreadResult[Any]] = []
+        self._value: T
+        self._error: BaseException | None = None
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, value: T) -> None:
+        self._value = value
+        self._done = True
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self._done = True
+
+    def followed_by(self, next_: ThreadResult[Any]) -> None:
+        """Have the thread that waits for this result wake the one that waits for the next."""
+        self._next.append(next_)
+
+    def wake(self) -> None:
+        """Wake the thread that waits for this result. Once."""
+        self._woken.release()
+
+    def result(self) -> T:
+        """Wait for the result."""
+        while not self._done:
+            self._woken.acquire(timeout=LOOK_AGAIN_SECONDS)
+        while self._next:
+            self._next.pop().wake()
+        if self._error is not None:
+            raise self._error
+        return self._value
 
 
 class WriteJob(Generic[W]):
@@ -35,7 +87,7 @@ class WriteJob(Generic[W]):
         self,
         work: W,
         loop: asyncio.AbstractEventLoop | None = None,
-        future: asyncio.Future[Any] | Future[Any] | None = None,
+        future: asyncio.Future[Any] | ThreadResult[Any] | None = None,
     ) -> None:
         self.work = work
         self.loop = loop
@@ -103,13 +155,14 @@ class GroupWriter(ABC, Generic[J]):
         return [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
 
     def _answer(self, jobs: Sequence[J]) -> None:
-        """Wake each event loop once, not once per job."""
+        """Wake each event loop once, not once per job; threads one after the other."""
         by_loop: dict[asyncio.AbstractEventLoop, list[J]] = {}
+        threads: list[J] = []
         for job in jobs:
             if job.loop is not None:
                 by_loop.setdefault(job.loop, []).append(job)
             elif job.future is not None:
-                _settle([job])
+                threads.append(job)
             elif job.error is not None:
                 log.warning("bookkeeping failed and will be retried: %s", job.error)
         for loop, waiting in by_loop.items():
@@ -117,6 +170,17 @@ class GroupWriter(ABC, Generic[J]):
                 loop.call_soon_threadsafe(_settle, waiting)
             except RuntimeError:
                 log.debug("the event loop of %d callers closed before their results arrived", len(waiting))
+        answer_threads(threads)
+
+
+def answer_threads(jobs: Sequence[WriteJob[Any]]) -> None:
+    """Give these jobs, for each of which a thread waits, their results. A job that has one keeps it."""
+    waiting = [job.future for job in jobs if isinstance(job.future, ThreadResult) and not job.future.done()]
+    for each, next_ in zip(waiting, waiting[WOKEN_TOGETHER:], strict=False):
+        each.followed_by(next_)
+    _settle(jobs)
+    for first in waiting[:WOKEN_TOGETHER]:
+        first.wake()
 
 
 def _settle(jobs: Sequence[WriteJob[Any]]) -> None:

@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import psycopg
@@ -33,7 +32,7 @@ from ...domain.messages import NewMessage, size_of
 from ...domain.turns import Lease
 from ...errors import HoldfastError, LeaseLost, StoreFailed, StoreUncertain, StoreUpgraded
 from ..transaction import Q
-from ..writer import GroupWriter, WriteJob
+from ..writer import GroupWriter, ThreadResult, WriteJob
 from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
 from .foresight import keep_independent
 from .many import are_different, asked_of_many
@@ -78,7 +77,7 @@ class PostgresJob(WriteJob[Work[Any] | None]):
         work: Work[Any] | None,
         append: Appending | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
-        future: asyncio.Future[Any] | Future[Any] | None = None,
+        future: asyncio.Future[Any] | ThreadResult[Any] | None = None,
         foresight: Foresight | None = None,
     ) -> None:
         super().__init__(work, loop, future)
@@ -129,7 +128,7 @@ class PostgresWriter(GroupWriter[PostgresJob]):
 
     def submit_blocking(self, work: Work[T], foresight: Foresight | None = None) -> T:
         """The same for a thread without an event loop."""
-        future: Future[T] = Future()
+        future: ThreadResult[T] = ThreadResult()
         self._accept(PostgresJob(work, None, None, future, foresight))
         return future.result()
 

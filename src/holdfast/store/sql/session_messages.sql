@@ -1,9 +1,11 @@
 -- bigint: first, last, limit, now, seq
 
 -- fragment: in_context
+-- The first of the two is evaluated once: most conversations exclude nothing.
 FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
-  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+  AND (NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = :conversation)
+       OR NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq))
 
 -- name: context_forward
 -- The messages of a span that are in the context, tool messages of the server included.

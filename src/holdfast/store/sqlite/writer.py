@@ -22,14 +22,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
 from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
-from ..writer import GroupWriter, WriteJob
+from ..writer import GroupWriter, ThreadResult, WriteJob
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 from .db_errors import translate
 from .files import Inodes
@@ -102,7 +101,7 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
 
     def submit_blocking(self, work: Work[T]) -> T:
         """The same for a thread without an event loop."""
-        future: Future[T] = Future()
+        future: ThreadResult[T] = ThreadResult()
         self._accept(SQLiteJob(work, None, future))
         return future.result()
 
