@@ -303,6 +303,10 @@ class RequestContext:
         streams.take(key_id)
         self._held["stream"] = lambda: streams.give_back(key_id)
 
+    async def changed(self, version: int, timeout: float) -> bool:
+        """Wait for a commit, as `Store.changed`; the waits of one API key are paced together."""
+        return await self.hf.changed(version, timeout, self._caller.key_id if self._caller else "open")
+
     def hold_turn(self) -> None:
         """Count one turn of this API key until the request ends: for answers without a stored turn."""
         turns, key_id = self.services.limits.turns, self.caller.key_id

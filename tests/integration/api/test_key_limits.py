@@ -94,6 +94,35 @@ async def test_no_limit_is_a_limit_of_0(start_server: StartServer) -> None:
         assert (await server.client.post(CHAT, json={"messages": [user("x")] * 20})).status_code == 200
 
 
+# --- waiting for commits -------------------------------------------------------------------------------
+
+
+async def test_streams_and_waiting_requests_of_a_key_are_paced_together(start_server: StartServer) -> None:
+    """Each of them reads or writes after every commit: unpaced, 200 make every chat of others cost fifteen
+    times as much."""
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), server={"busy_wait_seconds": 60})
+    ada = await server.client_of("ada")
+    waiting = server.services.holdfast.store._watch._groups
+    begun = await ada.post("/v1/responses", json={"input": "hi", "background": True})
+    session = begun.headers["x-holdfast-session-id"]
+    async with AsyncExitStack() as streams:
+        for path in ("/api/events", "/live", f"/api/sessions/{session}/live"):
+            await streams.enter_async_context(ada.stream("GET", path))
+        await until(lambda: waiting[_key_id(ada)] == 3, "the streams wait as one group")
+        posts = [
+            asyncio.create_task(ada.post(path, json=body, headers={"x-holdfast-session-id": session}))
+            for path, body in ((CHAT, HELLO), ("/v1/responses", {"input": "x"}))
+        ]
+        await until(lambda: waiting["ada"] == 2, "requests for a busy conversation wait as one group")
+        end = asyncio.create_task(ada.post(f"/api/sessions/{session}/end", json={}))
+        conversation = begun.headers["x-holdfast-conversation-id"]
+        await until(lambda: waiting[conversation] == 1, "operations wait by conversation")
+        slow.go.set()
+        assert [each.status_code for each in await asyncio.gather(*posts, end)] == [200, 200, 200]
+    await until(lambda: not waiting[_key_id(ada)], "nothing is left of them")
+
+
 # --- turns ---------------------------------------------------------------------------------------------
 
 
