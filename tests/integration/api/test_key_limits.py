@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.domain.contexts import Context
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.agent_loop import AgentLoop
@@ -92,6 +93,32 @@ async def test_no_limit_is_a_limit_of_0(start_server: StartServer) -> None:
         for _ in range(5):
             await streams.enter_async_context(server.client.stream("GET", "/api/events"))
         assert (await server.client.post(CHAT, json={"messages": [user("x")] * 20})).status_code == 200
+
+
+async def test_a_context_is_sent_as_it_is_stored_and_counts_for_its_key(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 MiB decoded and encoded again on the event loop stopped all other requests for seconds."""
+    server = await start_server(server={"max_body_mb": 1})
+    ada, bob = await server.client_of("ada"), await server.client_of("bob")
+    created = (await ada.post("/v1/conversations", json={})).json()["id"]
+    for _ in range(11):
+        items = {"items": [{"type": "message", "role": "user", "content": "A" * 1_000_000}]}
+        assert (await ada.post(f"/v1/conversations/{created}/items", json=items)).status_code == 200
+    path = f"/api/sessions/{created}/messages?scope=context"
+
+    def fail(context: Context) -> None:
+        raise AssertionError("it was decoded")
+
+    monkeypatch.setattr(Context, "messages", fail)
+    async with ada.stream("GET", path) as unread:  # the first may exceed the limit
+        assert unread.status_code == 200
+        check_error(await ada.get(path), 429, "too_many_bytes")
+        assert (await bob.get("/api/sessions")).status_code == 200
+        listed = json.loads(b"".join([piece async for piece in unread.aiter_bytes()]))
+    assert [len(each["content"]) for each in listed.pop("data")] == [1_000_000] * 11
+    assert listed == {"object": "list", "first_id": None, "last_id": None, "has_more": False}
+    assert (await ada.get(path)).status_code == 200, "what was read is given back"
 
 
 # --- waiting for commits -------------------------------------------------------------------------------
