@@ -39,8 +39,8 @@ SOCKET_FRAMES = 1000
 """How many frames a WebSocket may send at once, whatever their kind: a million empty ones are 6 MB."""
 SOCKET_FRAMES_PER_SECOND = 50
 SOCKET_FRAME_BYTES = 512
-"""Of these frames so many are regained each second, and one for so many bytes received: a large message may be
-sent in small fragments."""
+"""Of these frames so many are regained each second, and one for so many bytes received: a large message may
+be sent in small fragments."""
 SOCKET_PIECE = 8 * 1024
 """So much of what a WebSocket sends is parsed before its frames are counted."""
 

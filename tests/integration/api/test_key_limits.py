@@ -121,6 +121,30 @@ async def test_a_context_is_sent_as_it_is_stored_and_counts_for_its_key(
     assert (await ada.get(path)).status_code == 200, "what was read is given back"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, HELLO),
+        (CHAT, {**HELLO, "store": False}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/responses", {"input": "x", "background": True}),
+        ("/v1/responses/compact", {"input": "x"}),
+        ("/v1/messages", {"max_tokens": 9, **HELLO}),
+    ],
+)
+async def test_a_models_name_is_as_short_as_other_names(
+    start_server: StartServer, path: str, body: dict[str, Any]
+) -> None:
+    """It is stored with each turn and shown in every list: 100 sessions with 19 MB names were one page."""
+    server = await start_server()
+    refused = await server.client.post(path, json={**body, "model": "m" * 513})
+    assert refused.status_code == 400
+    assert "model is 513 characters long; at most 512 are allowed" in refused.text
+    assert (await server.client.post(path, json={**body, "model": "m" * 512})).status_code == 200
+    refused = await server.client.post(path, json={**body, "model": "m\0"})
+    assert refused.status_code == 400, "no store can keep it"
+
+
 # --- waiting for commits -------------------------------------------------------------------------------
 
 
@@ -365,6 +389,7 @@ MISTAKABLE = {
     "a tab": b"a\tb",
     "a line separator": "a\u2028b".encode(),
     "a Hangul filler": "\u3164".encode(),
+    "a blank Braille pattern": "\u2800".encode(),
     "a variation selector": "a\ufe0f".encode(),
     "a byte order mark": "\ufeffa".encode(),
     "a private character": "\ue000".encode(),
