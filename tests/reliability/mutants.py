@@ -137,7 +137,7 @@ def break_on_purpose() -> None:
     elif mutant() == "no-frame-limit":
         from holdfast.server import socket_connection
 
-        socket_connection.SOCKET_FRAMES = 10**9
+        socket_connection.SOCKET_FRAMES = 10**9  # type: ignore[attr-defined]
     elif mutant() in ("attempts-not-counted", "open-calls-run-again", "stops-are-deaths"):
         _recover_carelessly()
     elif mutant() == "no-compare-and-swap":
