@@ -905,6 +905,26 @@ async def test_a_search_of_an_index_far_behind_is_refused_and_found_later(
     assert len(await store.search(OWNER, "kelp", limit=50)) == 30
 
 
+async def test_a_long_unindexed_tail_of_another_owner_refuses_no_search(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant adds thousands of messages with one request, faster than they are indexed."""
+    store = await opening()
+    node = await new_node(store)
+    await say(store, node, "kelp")
+    await store.repair()
+    await say(store, node, "more kelp")
+    await begin(store, node, *["kelp"] * 30, owner="mallory")
+    monkeypatch.setattr(search, "LONGEST_TAIL", 10)
+    monkeypatch.setattr(search, "PAGE", 5)
+    monkeypatch.setattr(search.Indexer, "index_once", lambda self: 0)
+    assert len(await store.search(OWNER, "kelp")) == 2, "what is indexed and what is not yet"
+    assert await store.search("stranger", "kelp") == []
+    for owner in ("mallory", None):
+        with pytest.raises(SearchFailed, match="lacks at least 11 messages"):
+            await store.search(owner, "kelp")
+
+
 async def test_a_page_of_sessions_reads_only_its_own_rows_whatever_the_planner_believes(
     opening: Opening, url: str, by_hand: psycopg.Connection
 ) -> None:

@@ -25,6 +25,7 @@ HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's usage reports decide 
 HOLDFAST_TEST_MUTANT=no-header-limit             a request's head may have any size
 HOLDFAST_TEST_MUTANT=no-stream-limit             one key may have any number of streams
 HOLDFAST_TEST_MUTANT=trailers-are-headers        fields after a body count like those before it
+HOLDFAST_TEST_MUTANT=no-frame-limit              a WebSocket may send any number of frames
 HOLDFAST_TEST_MUTANT=attempts-not-counted        a turn is taken up without its attempt being stored
 HOLDFAST_TEST_MUTANT=open-calls-run-again        a call without a result is run by the server that takes over
 HOLDFAST_TEST_MUTANT=stops-are-deaths            an orderly stop uses up an attempt
@@ -69,6 +70,7 @@ ALL = (
     "no-header-limit",
     "no-stream-limit",
     "trailers-are-headers",
+    "no-frame-limit",
     "attempts-not-counted",
     "open-calls-run-again",
     "stops-are-deaths",
@@ -132,6 +134,10 @@ def break_on_purpose() -> None:
         from holdfast.server.connections import HttpConnection
 
         HttpConnection.on_header = HttpToolsProtocol.on_header  # type: ignore[method-assign]
+    elif mutant() == "no-frame-limit":
+        from holdfast.server import socket_connection
+
+        socket_connection.SOCKET_FRAMES = 10**9  # type: ignore[attr-defined]
     elif mutant() in ("attempts-not-counted", "open-calls-run-again", "stops-are-deaths"):
         _recover_carelessly()
     elif mutant() == "no-compare-and-swap":

@@ -6,7 +6,8 @@ throughout she talks, lists and checks the server's health. Each of her requests
 data, in bounded time, and the process and its memory must survive.
 
 Each attack also checks that it met its limit: a server without that limit is caught even on a machine that is
-fast enough not to suffer (`no-header-limit`, `no-stream-limit`, `trailers-are-headers` in mutants.py).
+fast enough not to suffer (`no-header-limit`, `no-stream-limit`, `trailers-are-headers`, `no-frame-limit` in
+mutants.py).
 """
 
 from __future__ import annotations
@@ -148,6 +149,28 @@ async def trailing_fields(scene: Scene) -> None:
     assert await scene.send(head.encode(), *[b"a:b\r\n" * 13_000] * 64) in (0, 401)
 
 
+async def empty_frames(scene: Scene) -> None:
+    """A WebSocket of a hundred thousand empty fragments is closed after some of them."""
+    reader, writer = await scene.connect()
+    head = f"GET /v1/responses HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {scene.key}\r\n"
+    writer.write(
+        f"{head}Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert b" 101 " in await reader.readline()
+            while await reader.readline() != b"\r\n":
+                pass
+            writer.write(b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 100_000)
+            closed = await reader.readexactly(4)
+        assert (closed[0], closed[2:]) == (0x88, b"\x03\xf0"), f"closed with 1008, not {closed!r}"
+    except TimeoutError:
+        pytest.fail("a socket may send any number of empty frames")
+    finally:
+        writer.close()
+
+
 async def silent_connections(scene: Scene) -> None:
     """More connections than the server takes, which say nothing. They stay while the other attacks run."""
     for _ in range(3 * CONNECTIONS):
@@ -260,6 +283,7 @@ ATTACKS = (
     silent_connections,
     endless_heads,
     trailing_fields,
+    empty_frames,
     piled_up_requests,
     many_streams,
     slow_bodies,

@@ -409,7 +409,7 @@ class ReplyStream:
                     if turn.shown_status is not TurnStatus.RUNNING:
                         await listener.say(framed(msgspec.json.encode({"end": turn.status.value})))
                         break
-                    await hf.changed(version, LOOK_SECONDS)
+                    await call.changed(version, LOOK_SECONDS)
                 else:
                     await running.wait_for_events(len(running.events), LOOK_SECONDS)
                 if listener.is_due and not await listener.still_there():

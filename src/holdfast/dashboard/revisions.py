@@ -6,8 +6,8 @@ context and stay readable on the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ..domain.sessions import Session
 from ..domain.turns import TurnRequest
 from ..errors import BadInput, Conflict
 from ..server import objects
-from ..server.http import HttpResponse, JsonResponse
+from ..server.http import HttpResponse, PiecesResponse
 from ..server.limits import count_request, limited_key
 from ..server.openai.chat import ChatRenderer
 from ..server.owners import note_reading, owner_of
@@ -140,59 +140,82 @@ async def export(visit: PageRequest) -> HttpResponse:
     kind = visit.path("kind")
     if kind not in KINDS:
         raise BadInput(f"a conversation is exported as json or md, not {kind!r:.20}")
-    session, messages = await _whole(visit, visit.path("id"), visit.owner_named)
-    if kind == "json":
-        content = _as_json({"session": session, "messages": [objects.message(each) for each in messages]})
-    else:
-        content = as_markdown(session["title"] or session["key"] or session["id"], messages).encode()
-    return _file(content, f"holdfast-{session['conversation_id']}.{kind}", KINDS[kind])
+    session, pages = await _whole(visit, visit.path("id"), visit.owner_named)
+    written = _json_of(session, pages) if kind == "json" else _markdown_of(session, pages)
+    return _file(written, f"holdfast-{session['conversation_id']}.{kind}", KINDS[kind])
 
 
 async def export_several(visit: PageRequest) -> HttpResponse:
     """The conversations that were chosen in the list, as one JSON file."""
-    found = []
-    for field, owner in chosen_fields(visit).items():
-        session, messages = await _whole(visit, field.removeprefix(CHOSEN), owner or visit.owner_named)
-        found.append({"session": session, "messages": [objects.message(each) for each in messages]})
-    return _file(_as_json({"conversations": found}), "holdfast-conversations.json", KINDS["json"])
+    found = [
+        await _whole(visit, field.removeprefix(CHOSEN), owner or visit.owner_named)
+        for field, owner in chosen_fields(visit).items()
+    ]
+
+    async def written() -> AsyncIterator[bytes]:
+        yield b'{\n  "conversations": ['
+        for number, (session, pages) in enumerate(found):
+            yield b",\n    " if number else b"\n    "
+            async for piece in _json_of(session, pages):
+                yield piece.replace(b"\n", b"\n    ")
+        yield b"\n  ]\n}" if found else b"]\n}"
+
+    return _file(written(), "holdfast-conversations.json", KINDS["json"])
 
 
-async def _whole(visit: PageRequest, name: str, owner_named: str | None) -> tuple[Any, list[Message]]:
-    """A session as the API's object, and all messages of its conversation."""
+Pages: TypeAlias = AsyncIterator[list[Message]]
+
+
+async def _whole(visit: PageRequest, name: str, owner_named: str | None) -> tuple[Any, Pages]:
+    """A session as the API's object, and all messages of its conversation, page by page."""
     inner = visit.inner("GET", names={"id": name}, query={"owner": owner_named})
     owner = owner_of(inner)
     session = await visit.ask("GET", "/api/sessions/{id}", names={"id": name}, query={"owner": owner_named})
     found = await visit.hf.find_session(owner, session["id"])
-    messages: list[Message] = []
-    while True:
-        page = await visit.hf.messages(
-            owner,
-            found.conversation_id,
-            first=messages[-1].seq + 1 if messages else 1,
-            limit=PAGE,
-            most_bytes=PAGE_BYTES,
-        )
-        messages += page.items
-        if not page.has_more:
-            break
     await note_reading(inner, owner, found)
-    return session, messages
+
+    async def pages() -> Pages:
+        first, more = 1, True
+        while more:
+            page = await visit.hf.messages(
+                owner, found.conversation_id, first=first, limit=PAGE, most_bytes=PAGE_BYTES
+            )
+            if page.items:
+                first = page.items[-1].seq + 1
+                yield list(page.items)
+            more = page.has_more
+
+    return session, pages()
+
+
+def _file(written: AsyncIterator[bytes], name: str, media_type: str) -> HttpResponse:
+    sent_as = {"content-disposition": f'attachment; filename="{name}"'}
+    return PiecesResponse(written, media_type, {**HEADERS, **sent_as})
+
+
+async def _json_of(session: Any, pages: Pages) -> AsyncIterator[bytes]:
+    """A session and its messages as a JSON document, message by message: all of them may be 256 MiB."""
+    begin = _as_json({"session": session, "messages": []})
+    yield begin.removesuffix(b"[]\n}") + b"["
+    comma = b""
+    async for page in pages:
+        for message in page:
+            yield comma + b"\n    " + _as_json(objects.message(message)).replace(b"\n", b"\n    ")
+            comma = b","
+    yield b"\n  ]\n}" if comma else b"]\n}"
 
 
 def _as_json(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2)
 
 
-def _file(content: bytes, name: str, media_type: str) -> JsonResponse:
-    sent_as = {"content-disposition": f'attachment; filename="{name}"'}
-    return JsonResponse(content, 200, {**HEADERS, **sent_as}, media_type)
-
-
-def as_markdown(title: str, messages: Sequence[Message]) -> str:
-    """What was said, as a Markdown document."""
-    parts = [f"# {' '.join(title.split())}"]
-    for message in messages:
-        text = text_of(message.content().get("content")).strip()
-        if text and message.role in ("user", "assistant") and not message.inner:
-            parts.append(f"## {message.role}, {message.created_at:%Y-%m-%d %H:%M:%S} UTC\n\n{text}")
-    return "\n\n".join(parts) + "\n"
+async def _markdown_of(session: Any, pages: Pages) -> AsyncIterator[bytes]:
+    """What was said, as a Markdown document, message by message."""
+    title = session["title"] or session["key"] or session["id"]
+    yield f"# {' '.join(title.split())}".encode()
+    async for page in pages:
+        for message in page:
+            text = text_of(message.content().get("content")).strip()
+            if text and message.role in ("user", "assistant") and not message.inner:
+                yield f"\n\n## {message.role}, {message.created_at:%Y-%m-%d %H:%M:%S} UTC\n\n{text}".encode()
+    yield b"\n"

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -103,6 +103,27 @@ class JsonResponse:
         for at in range(0, last, PIECE):
             await call.send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
         await call.send({"type": "http.response.body", "body": body[last:] if last else body})
+
+
+@dataclass(slots=True)
+class PiecesResponse:
+    """A response sent piece by piece, as its client reads: for what is too large to be held or encoded whole.
+
+    An error while the first piece is made is answered as usual; a later one ends the connection.
+    """
+
+    pieces: AsyncIterator[bytes]
+    media_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def send(self, call: RequestContext) -> None:
+        async for piece in self.pieces:
+            await call.start(200, {"content-type": self.media_type, **self.headers})
+            for at in range(0, len(piece), PIECE):
+                await call.send(
+                    {"type": "http.response.body", "body": piece[at : at + PIECE], "more_body": True}
+                )
+        await call.send({"type": "http.response.body", "body": b""})
 
 
 class HttpResponse(Protocol):
@@ -302,6 +323,10 @@ class RequestContext:
         streams, key_id = self.services.limits.streams, self._caller.key_id
         streams.take(key_id)
         self._held["stream"] = lambda: streams.give_back(key_id)
+
+    async def changed(self, version: int, timeout: float) -> bool:
+        """Wait for a commit, as `Store.changed`; the waits of one API key are paced together."""
+        return await self.hf.changed(version, timeout, self._caller.key_id if self._caller else "open")
 
     def hold_turn(self) -> None:
         """Count one turn of this API key until the request ends: for answers without a stored turn."""

@@ -43,6 +43,14 @@ STALL_SECONDS = 60.0
 """A client that has read no byte of its response for this long is disconnected."""
 PING_SECONDS, PONG_SECONDS = 20.0, 20.0
 """How often a WebSocket is pinged, and how long the answer may take; then it is closed."""
+SOCKET_FRAMES = 1000
+"""How many frames a WebSocket may send at once, whatever their kind: a million empty ones are 6 MB."""
+SOCKET_FRAMES_PER_SECOND = 50
+SOCKET_FRAME_BYTES = 512
+"""Of these frames so many are regained each second, and one for so many bytes received: a large message may
+be sent in small fragments."""
+SOCKET_PIECE = 8 * 1024
+"""So much of what a WebSocket sends is parsed before its frames are counted."""
 
 SPARE_FILES = 200
 """Open files reserved for the store, logs and background processes, in addition to all sockets."""

@@ -108,7 +108,7 @@ class QueuedStream:
                 return running
             if turn.is_final:
                 return TurnRepeated(await _answering(call, turn), self.queued.session)
-            await call.hf.changed(version, LOOK_SECONDS)
+            await call.changed(version, LOOK_SECONDS)
 
 
 async def _answering(call: RequestContext, turn: Turn) -> Turn:

@@ -6,14 +6,21 @@ Imported when the first client opens one: its imports would be a twentieth of a 
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
 
 from .connections import Connections
+from .limits import SOCKET_FRAME_BYTES, SOCKET_FRAMES, SOCKET_FRAMES_PER_SECOND, SOCKET_PIECE
+
+# uvicorn logs these as errors of the server, one with a traceback; any client can cause them.
+_MISTAKES_OF_CLIENTS = ("ASGI callable returned without completing handshake", "Invalid UTF-8 sequence")
 
 _QUIET = logging.getLogger(f"{__name__}.websocket")
 _QUIET.setLevel(logging.WARNING)  # uvicorn logs each handshake, with its query
+_QUIET.addFilter(lambda record: not record.getMessage().startswith(_MISTAKES_OF_CLIENTS))
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
@@ -23,6 +30,43 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().__init__(**given)
         self._shared = shared
         self.logger = _QUIET
+        self._frames_left = float(SOCKET_FRAMES)
+        self._counted_at = time.monotonic()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse in pieces, until the client has sent too many frames: each costs as much as a request's line,
+        and the event loop serves no other client meanwhile."""
+        now = time.monotonic()
+        regained = (now - self._counted_at) * SOCKET_FRAMES_PER_SECOND + len(data) / SOCKET_FRAME_BYTES
+        self._frames_left = min(SOCKET_FRAMES, self._frames_left + regained)
+        self._counted_at = now
+        for at in range(0, len(data), SOCKET_PIECE):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[at : at + SOCKET_PIECE])
+            if self._frames_left < 0 and not self.transport.is_closing():
+                self.conn.fail(CloseCode.POLICY_VIOLATION, "too many frames")
+                self.handle_parser_exception()
+
+    def handle_cont(self, event: Frame) -> None:
+        self._frames_left -= 1
+        super().handle_cont(event)
+
+    def handle_text(self, event: Frame) -> None:
+        self._frames_left -= 1
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._frames_left -= 1
+        super().handle_bytes(event)
+
+    def handle_ping(self) -> None:
+        self._frames_left -= 1
+        super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        self._frames_left -= 1
+        super().handle_pong(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.leave()

@@ -219,10 +219,14 @@ class Engine(ABC):
         self._check_open()
         return self._watch.version()
 
-    async def changed(self, since: int, timeout: float) -> bool:
-        """Wait until the version is no longer `since` (taken before reading), or until the timeout."""
+    async def changed(self, since: int, timeout: float, group: str = "") -> bool:
+        """Wait until the version is no longer `since` (taken before reading), or until the timeout.
+
+        `group`: on whose behalf (an owner, an API key). A group of many waiters is paced: each returns up to
+        `LONGEST_PAUSE_SECONDS` later, because what they do next costs others.
+        """
         self._check_open()
-        return await self._watch.changed(since, timeout)
+        return await self._watch.changed(since, timeout, group)
 
     @abstractmethod
     def start_indexing(self) -> None:

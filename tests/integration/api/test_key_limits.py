@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.domain.contexts import Context
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.agent_loop import AgentLoop
@@ -92,6 +93,85 @@ async def test_no_limit_is_a_limit_of_0(start_server: StartServer) -> None:
         for _ in range(5):
             await streams.enter_async_context(server.client.stream("GET", "/api/events"))
         assert (await server.client.post(CHAT, json={"messages": [user("x")] * 20})).status_code == 200
+
+
+async def test_a_context_is_sent_as_it_is_stored_and_counts_for_its_key(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 MiB decoded and encoded again on the event loop stopped all other requests for seconds."""
+    server = await start_server(server={"max_body_mb": 1})
+    ada, bob = await server.client_of("ada"), await server.client_of("bob")
+    created = (await ada.post("/v1/conversations", json={})).json()["id"]
+    for _ in range(11):
+        items = {"items": [{"type": "message", "role": "user", "content": "A" * 1_000_000}]}
+        assert (await ada.post(f"/v1/conversations/{created}/items", json=items)).status_code == 200
+    path = f"/api/sessions/{created}/messages?scope=context"
+
+    def fail(context: Context) -> None:
+        raise AssertionError("it was decoded")
+
+    monkeypatch.setattr(Context, "messages", fail)
+    async with ada.stream("GET", path) as unread:  # the first may exceed the limit
+        assert unread.status_code == 200
+        check_error(await ada.get(path), 429, "too_many_bytes")
+        assert (await bob.get("/api/sessions")).status_code == 200
+        listed = json.loads(b"".join([piece async for piece in unread.aiter_bytes()]))
+    assert [len(each["content"]) for each in listed.pop("data")] == [1_000_000] * 11
+    assert listed == {"object": "list", "first_id": None, "last_id": None, "has_more": False}
+    assert (await ada.get(path)).status_code == 200, "what was read is given back"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, HELLO),
+        (CHAT, {**HELLO, "store": False}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/responses", {"input": "x", "background": True}),
+        ("/v1/responses/compact", {"input": "x"}),
+        ("/v1/messages", {"max_tokens": 9, **HELLO}),
+    ],
+)
+async def test_a_models_name_is_as_short_as_other_names(
+    start_server: StartServer, path: str, body: dict[str, Any]
+) -> None:
+    """It is stored with each turn and shown in every list: 100 sessions with 19 MB names were one page."""
+    server = await start_server()
+    refused = await server.client.post(path, json={**body, "model": "m" * 513})
+    assert refused.status_code == 400
+    assert "model is 513 characters long; at most 512 are allowed" in refused.text
+    assert (await server.client.post(path, json={**body, "model": "m" * 512})).status_code == 200
+    refused = await server.client.post(path, json={**body, "model": "m\0"})
+    assert refused.status_code == 400, "no store can keep it"
+
+
+# --- waiting for commits -------------------------------------------------------------------------------
+
+
+async def test_streams_and_waiting_requests_of_a_key_are_paced_together(start_server: StartServer) -> None:
+    """Each of them reads or writes after every commit: unpaced, 200 make every chat of others cost fifteen
+    times as much."""
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), server={"busy_wait_seconds": 60})
+    ada = await server.client_of("ada")
+    waiting = server.services.holdfast.store._watch._groups
+    begun = await ada.post("/v1/responses", json={"input": "hi", "background": True})
+    session = begun.headers["x-holdfast-session-id"]
+    async with AsyncExitStack() as streams:
+        for path in ("/api/events", "/live", f"/api/sessions/{session}/live"):
+            await streams.enter_async_context(ada.stream("GET", path))
+        await until(lambda: waiting[_key_id(ada)] == 3, "the streams wait as one group")
+        posts = [
+            asyncio.create_task(ada.post(path, json=body, headers={"x-holdfast-session-id": session}))
+            for path, body in ((CHAT, HELLO), ("/v1/responses", {"input": "x"}))
+        ]
+        await until(lambda: waiting["ada"] == 2, "requests for a busy conversation wait as one group")
+        end = asyncio.create_task(ada.post(f"/api/sessions/{session}/end", json={}))
+        conversation = begun.headers["x-holdfast-conversation-id"]
+        await until(lambda: waiting[conversation] == 1, "operations wait by conversation")
+        slow.go.set()
+        assert [each.status_code for each in await asyncio.gather(*posts, end)] == [200, 200, 200]
+    await until(lambda: not waiting[_key_id(ada)], "nothing is left of them")
 
 
 # --- turns ---------------------------------------------------------------------------------------------
@@ -309,6 +389,7 @@ MISTAKABLE = {
     "a tab": b"a\tb",
     "a line separator": "a\u2028b".encode(),
     "a Hangul filler": "\u3164".encode(),
+    "a blank Braille pattern": "\u2800".encode(),
     "a variation selector": "a\ufe0f".encode(),
     "a byte order mark": "\ufeffa".encode(),
     "a private character": "\ue000".encode(),

@@ -360,6 +360,40 @@ async def test_a_message_that_is_too_large_closes_the_socket(start_server: Start
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
 
 
+@pytest.mark.parametrize("kind", ["fragments", "pings", "pongs"])
+async def test_too_many_frames_close_the_socket(server: Running, kind: str) -> None:
+    """6 MB of empty frames held the event loop, and every other client, for seconds."""
+    opened = {"fragments": b"\x01\x80\0\0\0\0", "pings": b"", "pongs": b""}[kind]
+    empty = {"fragments": b"\x00", "pings": b"\x89", "pongs": b"\x8a"}[kind] + b"\x80\0\0\0\0"
+    async with socket(server) as one:
+        one.transport.write(opened + empty * 100_000)
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(one.recv(), 60)
+    assert closed.value.rcvd is not None
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "too many frames")
+    assert (await server.client.get("/healthz")).status_code == 200
+
+
+async def test_a_large_message_may_come_in_small_fragments(server: Running) -> None:
+    body = json.dumps({"type": "response.create", "model": "scripted", "input": "A" * 4_000_000})
+    async with socket(server) as one:
+        await one.send(body[at : at + 1000] for at in range(0, len(body), 1000))
+        ended(await heard(one))
+
+
+async def test_a_refused_or_malformed_socket_is_no_error_of_the_server(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InvalidStatus):
+        async with socket(server, key="nonsense"):
+            pass
+    async with socket(server) as one:
+        one.transport.write(b"\x81\x81\0\0\0\0\xff")
+        with pytest.raises(ConnectionClosed):
+            await asyncio.wait_for(one.recv(), 60)
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+
+
 async def test_too_many_messages_at_once_close_the_socket(start_server: StartServer) -> None:
     never = asyncio.Event()
 

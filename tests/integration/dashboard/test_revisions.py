@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from holdfast.dashboard import revisions
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api.conftest import Running, StartServer, server_home, start_server
@@ -170,6 +172,26 @@ async def test_a_conversation_is_downloaded(server: Running) -> None:
     assert (await client.get(f"{page}/exe")).status_code == 400
     other = await logged_in(server, await server.key("eve"))
     assert (await other.get(f"{page}/json")).status_code == 404
+
+
+async def test_an_export_is_written_page_by_page_as_one_document(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conversation may have 256 MiB: encoded whole, it stopped every other request for seconds."""
+    monkeypatch.setattr(revisions, "PAGE", 1)
+    for _ in range(2):
+        said = (await server.say("hello\n\nagain", x_holdfast_session_key=KEY))["holdfast"]
+    client = await logged_in(server)
+    page = f"/sessions/{said['session_id']}/export"
+    file = await client.get(f"{page}/json")
+    texts = ["hello\n\nagain", "answer 1", "hello\n\nagain", "answer 2"]
+    assert [each["content"] for each in file.json()["messages"]] == texts
+    assert file.content == msgspec.json.format(file.content, indent=2)
+    assert "content-length" not in file.headers, "it is sent before all of it is known"
+    assert (await client.get(f"{page}/md")).text.count("\n\n## ") == 4
+    created = await server.client.post("/v1/conversations", json={})
+    empty = await client.get(f"/sessions/{created.json()['id']}/export/json")
+    assert empty.json()["messages"] == [] and empty.content == msgspec.json.format(empty.content, indent=2)
 
 
 async def test_a_conversation_is_one_row_with_its_title_and_preview(server: Running) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -169,25 +170,25 @@ async def test_the_waiters_for_commits_are_only_touched_under_their_guard(store:
     watch = store._watch
     touched = []
 
-    class Guarded(dict[asyncio.Event, asyncio.AbstractEventLoop]):
-        def items(self):  # type: ignore[no-untyped-def]
-            touched.append(("items", watch._guard.locked()))
-            return super().items()
+    class Guarded(dict[asyncio.AbstractEventLoop, Any]):
+        def __iter__(self) -> Iterator[asyncio.AbstractEventLoop]:
+            touched.append(("go over", watch._guard.locked()))
+            return super().__iter__()
 
-        def __setitem__(self, event: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+        def setdefault(self, loop: asyncio.AbstractEventLoop, new: Any = None) -> Any:
             touched.append(("add", watch._guard.locked()))
-            super().__setitem__(event, loop)
+            return super().setdefault(loop, new)
 
-        def __delitem__(self, event: asyncio.Event) -> None:
+        def __delitem__(self, loop: asyncio.AbstractEventLoop) -> None:
             touched.append(("remove", watch._guard.locked()))
-            super().__delitem__(event)
+            super().__delitem__(loop)
 
     watch._waiters = Guarded()
     waiting = asyncio.create_task(store.changed(store.version(), 30))
     await asyncio.sleep(0)
     await begin(store)
     assert await waiting
-    assert {name for name, _ in touched} == {"items", "add", "remove"}
+    assert {name for name, _ in touched} == {"go over", "add", "remove"}
     assert all(guarded for _, guarded in touched), touched
 
 

@@ -97,7 +97,7 @@ class TurnGate:
 
         outcome: TurnBegun | TurnRepeated | TurnOutdated
         try:
-            outcome = await self._wait(attempt, wait_seconds)
+            outcome = await self._wait(attempt, wait_seconds, request.owner)
         except BaseException:
             self._heartbeat.ran(request.turn_id)
             raise
@@ -150,8 +150,13 @@ class TurnGate:
         (result,) = await self._wait(attempt, wait_seconds)
         return result
 
-    async def _wait(self, attempt: Callable[[], Awaitable[T | TurnWaits]], wait_seconds: float) -> T:
-        """Retry after every commit until the attempt succeeds or the timeout passes."""
+    async def _wait(
+        self, attempt: Callable[[], Awaitable[T | TurnWaits]], wait_seconds: float, owner: str = ""
+    ) -> T:
+        """Retry after every commit until the attempt succeeds or the timeout passes.
+
+        Many waits of one owner (or, without one, for one conversation) are paced: each attempt is a write.
+        """
         deadline = time.monotonic() + wait_seconds
         version: int | None = None
         while True:
@@ -167,7 +172,8 @@ class TurnGate:
             if left <= 0:
                 raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
             if version is not None:
-                await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS))
+                group = owner or outcome.conversation_id
+                await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS), group)
             version = self._store.version()  # taken before the next attempt, so no release is missed
 
 

@@ -98,7 +98,7 @@ class EventStream:
 
     async def _next(self, call: RequestContext, version: int) -> None:
         """Wait for a commit, for the server to drain, or LOOK_SECONDS; then PAUSE_SECONDS."""
-        await first_of(call.hf.changed(version, LOOK_SECONDS), call.services.draining.wait())
+        await first_of(call.changed(version, LOOK_SECONDS), call.services.draining.wait())
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -121,7 +121,7 @@ class LiveStream:
         """Wait for a commit, for more of a turn that runs here, or for the server to drain."""
         running = call.services.runner.running.get(self.turn_id) if self.turn_id else None
         more = (running.wait_for_events(len(running.events), LOOK_SECONDS),) if running is not None else ()
-        await first_of(call.hf.changed(version, LOOK_SECONDS), call.services.draining.wait(), *more)
+        await first_of(call.changed(version, LOOK_SECONDS), call.services.draining.wait(), *more)
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -7,18 +7,19 @@ newest session of the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
+from ...domain.contexts import Context
 from ...domain.headings import NO_HEADING, Heading
 from ...domain.ids import parse_message_id
 from ...domain.pages import PAGE_BYTES, SessionFilter
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import HttpResponse, JsonResponse, PiecesResponse, RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
@@ -113,7 +114,7 @@ async def shown(call: RequestContext, found: Session) -> JsonResponse:
     )
 
 
-async def messages(call: RequestContext) -> JsonResponse:
+async def messages(call: RequestContext) -> HttpResponse:
     owner = owner_of(call)
     scope = call.query("scope") or SCOPES[0]
     if scope not in SCOPES:
@@ -125,7 +126,8 @@ async def messages(call: RequestContext) -> JsonResponse:
                 raise BadParameter(name, "cannot be used with scope=context: it is given whole")
         context = await call.hf.context(owner, found.id)
         await note_reading(call, owner, found)
-        return JsonResponse(objects.listed(context.messages()))
+        call.hold_bytes(sum(map(len, context.chunks)))
+        return PiecesResponse(_listed(context))
     first, last = (1, None) if scope == "conversation" else (found.first_seq, found.last_seq)
     page = await call.hf.messages(
         owner,
@@ -139,6 +141,16 @@ async def messages(call: RequestContext) -> JsonResponse:
     return JsonResponse(
         objects.listed([objects.message(each) for each in page.items], has_more=page.has_more)
     )
+
+
+async def _listed(context: Context) -> AsyncIterator[bytes]:
+    """A context as a list, in its stored bytes: decoding hundreds of MiB would stop all other requests. Its
+    messages have no ids: it is not paged."""
+    yield b'{"object":"list","data":['
+    for number, chunk in enumerate(context.chunks):
+        yield b"," if number else b""
+        yield chunk
+    yield b'],"first_id":null,"last_id":null,"has_more":false}'
 
 
 def _behind(call: RequestContext, conversation_id: str) -> int:

@@ -36,7 +36,7 @@ from ..schemas import HoldfastObject
 from ..start_turn import about_to_send, prompted, start_turn, stored_answer, turn_request
 from ..streams import DONE, TurnStream, WholeAnswer, framed
 from ..work import check_counts
-from .parameters import BadParameter
+from .parameters import BadParameter, given_model
 from .schemas import ChatBody, ChatCompletionObject
 from .stateless import ChatFormat, StatelessCompletion, answer_without_turn
 
@@ -60,9 +60,7 @@ class ChatRequest(Value, frozen=True):
 
 def parse(body: dict[str, Any]) -> ChatRequest:
     """Parse a request. Checks only the fields that holdfast uses; the model checks the others."""
-    model, stream, store = body.get("model"), body.get("stream"), body.get("store")
-    if model is not None and not isinstance(model, str):
-        raise BadParameter("model", "must be a text")
+    model, stream, store = given_model(body.get("model")), body.get("stream"), body.get("store")
     for name, value in (("stream", stream), ("store", store)):
         if value is not None and not isinstance(value, bool):
             raise BadParameter(name, "must be true or false")

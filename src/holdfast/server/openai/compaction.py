@@ -27,7 +27,7 @@ from .compaction_items import compaction_item, summary_message, summary_opener
 from .conversations import resolver
 from .input_items import messages_from_input
 from .items import items_from
-from .parameters import BadParameter, given_name, text
+from .parameters import BadParameter, given_model, given_name, text
 from .response_object import response_usage
 from .responses_request import ResponsesRequest, parse
 from .schemas import CompactBody, CompactedResponseObject, InputTokensBody, InputTokensObject
@@ -40,7 +40,7 @@ Messages = Sequence[Mapping[str, Any]]
 async def compact(call: RequestContext) -> HttpResponse:
     body = await call.body()
     fields = await call.work(len(body), lambda: _read(call, body))
-    model = given_name(fields.get("model"), "model")
+    model = given_model(given_name(fields.get("model"), "model"))
     previous, instructions = text(fields, "previous_response_id"), text(fields, "instructions")
     text(fields, "prompt_cache_key")
     resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")

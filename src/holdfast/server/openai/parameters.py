@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from ...domain.ids import unstorable
+from ...domain.ids import MAX_NAME, unstorable
 from ...errors import BadInput
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -76,6 +76,17 @@ def given_name(value: object, param: str) -> str:
     if not given_text(value, param):
         raise BadParameter(param, "must not be empty")
     return str(value)
+
+
+def given_model(value: object) -> str | None:
+    """The name of a model; None: the default one. It is stored with each turn and shown in lists, so it is no
+    longer than other names."""
+    if value is None or value == "":
+        return None
+    name = given_name(value, "model")
+    if len(name) > MAX_NAME:
+        raise BadParameter("model", f"is {len(name)} characters long; at most {MAX_NAME} are allowed")
+    return name
 
 
 def given_object(value: object, param: str) -> Mapping[str, Any]:

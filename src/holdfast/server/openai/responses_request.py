@@ -31,6 +31,7 @@ from .input_items import (
 from .parameters import (
     BadParameter,
     flag,
+    given_model,
     given_name,
     given_object,
     given_text,
@@ -131,7 +132,7 @@ def parse(
         instructions=text(body, "instructions"),
         options=options,
         echo=_echo(body, metadata, store, left_out),
-        model=given_name(body["model"], "model") if body.get("model") not in (None, "") else None,
+        model=given_model(body.get("model")),
         stream=flag(body, "stream", False),
         store=store,
         background=background,

@@ -206,7 +206,7 @@ class StoredStream:
             if record.turn.is_final:
                 await listener.say(b"".join(frames(await self._end(call, record, kept is not None))))
                 return True
-            await call.hf.changed(version, LOOK_SECONDS)
+            await call.changed(version, LOOK_SECONDS)
             if not await listener.still_there():
                 break
         return False

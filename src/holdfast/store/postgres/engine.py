@@ -242,10 +242,10 @@ class PostgresStore(Store):
     def _find(
         self, owner: str | None, words: str, wanted: SearchFilter, hits: HitRange, deadline: Deadline
     ) -> FoundPage:
-        behind = self._search_read(search.tail)
+        behind = self._search_read(search.tail, owner)
         if behind > search.LONGEST_TAIL:
             self._catch_up(time.monotonic() + CATCH_UP_SECONDS)
-            behind = self._search_read(search.tail)
+            behind = self._search_read(search.tail, owner)
             deadline = Deadline(owner)  # the wait before does not count against the search
         if behind > search.LONGEST_TAIL:
             raise search.far_behind(behind, self.location)

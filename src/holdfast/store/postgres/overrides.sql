@@ -545,6 +545,11 @@ m.own_calls, m.extra, c.key, c.title
 -- How many messages are not indexed yet, up to a limit.
 SELECT count(*) FROM (SELECT 1 FROM unindexed LIMIT :limit) AS waiting;
 
+-- name: unindexed_tail_of
+-- The same of one owner. Reads the whole tail of all owners, by its own and the conversations' keys.
+SELECT count(*) FROM (SELECT 1 FROM unindexed u JOIN conversations c ON c.id = u.conversation
+                      WHERE c.owner = :owner LIMIT :limit) AS waiting;
+
 -- name: unindexed_total
 -- scans: whole tables
 SELECT count(*) FROM unindexed;
@@ -557,6 +562,16 @@ FROM (SELECT * FROM unindexed WHERE no < :below ORDER BY no DESC LIMIT :limit) u
 LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
     ON m.conversation = u.conversation AND m.seq = u.seq AND m.deleted_at IS NULL
    AND (:conversation::text IS NULL OR c.id = :conversation) AND {is_wanted}
+ORDER BY u.no DESC;
+
+-- name: unindexed_of_owner
+-- The same of one owner: a long tail of others is passed over here, not page by page.
+SELECT u.no, {found_columns}
+FROM (SELECT w.no, w.conversation, w.seq FROM unindexed w JOIN conversations o ON o.id = w.conversation
+      WHERE w.no < :below AND o.owner = :owner AND (:conversation::text IS NULL OR o.id = :conversation)
+      ORDER BY w.no DESC LIMIT :limit) u
+LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
+    ON m.conversation = u.conversation AND m.seq = u.seq AND m.deleted_at IS NULL AND {is_wanted}
 ORDER BY u.no DESC;
 
 -- name: search_deadline

@@ -156,9 +156,12 @@ def _index(wire: Pipeline) -> int:
     return len(waiting)
 
 
-def tail(tx: Transaction) -> int:
-    """Number of unindexed messages, counted up to a limit."""
+def tail(tx: Transaction, owner: str | None) -> int:
+    """Number of unindexed messages, counted up to a limit. If all owners have too many: those of this one,
+    because a tenant that adds messages faster than they are indexed must not end the searches of others."""
     row = tx.one(Q.unindexed_tail, limit=LONGEST_TAIL + 1)
+    if row and row[0] > LONGEST_TAIL and owner is not None:
+        row = tx.one(Q.unindexed_tail_of, owner=owner, limit=LONGEST_TAIL + 1)
     return int(row[0]) if row else 0
 
 
@@ -235,7 +238,8 @@ class _IndexSearch:
     def _unindexed(self, owner: str | None) -> Iterator[Found]:
         scope = {"owner": owner, "conversation": self._conversation, **self._wanted}
         below = END_OF_TIME
-        while rows := self._tx.all(Q.unindexed_messages, below=below, limit=PAGE, **scope):
+        waiting = Q.unindexed_messages if owner is None else Q.unindexed_of_owner
+        while rows := self._tx.all(waiting, below=below, limit=PAGE, **scope):
             yield from (hit for _, hit in self._judged(rows))
             below = rows[-1][0]
 
