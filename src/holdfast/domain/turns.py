@@ -244,6 +244,8 @@ class TurnBegun(Value, frozen=True):
     """Notices for the person that no reply has carried yet."""
     revision: int | None = None
     """The conversation's revision, if this turn only appended."""
+    may_have_memories: bool = True
+    """False: the conversation has no memory."""
     context: Context | None = None
     """Context for the model, if the store has it at hand; None: query it."""
     request: bytes | None = None

@@ -15,6 +15,7 @@ from .rows import (
     conversation_in,
     history_in,
     is_ready,
+    may_have_memories,
     may_have_notices,
     queued_in,
     seen_in,
@@ -67,6 +68,11 @@ class ResolvedRow(Value, frozen=True):
     def may_have_notices(self) -> bool:
         """False: it has no notice that the next reply should carry."""
         return may_have_notices(self.row)
+
+    @property
+    def may_have_memories(self) -> bool:
+        """False: it has no memory."""
+        return may_have_memories(self.row)
 
     @property
     def seen(self) -> ConversationVersion:

@@ -107,6 +107,7 @@ _SESSION_COLUMNS = 29
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
 _REVISION, _HISTORY, _DATED_BY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6, _SESSION_COLUMNS + 7
 _BYTES, _QUEUED, _MAY_HAVE_NOTICES = _SESSION_COLUMNS + 8, _SESSION_COLUMNS + 9, _SESSION_COLUMNS + 10
+_MAY_HAVE_MEMORIES = _SESSION_COLUMNS + 11
 
 
 def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
@@ -158,6 +159,11 @@ def queued_in(row: Row) -> int:
 def may_have_notices(row: Row) -> bool:
     """False: the conversation of a resolved row has no notice that a reply should carry."""
     return bool(row[_MAY_HAVE_NOTICES])
+
+
+def may_have_memories(row: Row) -> bool:
+    """False: the conversation of a resolved row has no memory."""
+    return bool(row[_MAY_HAVE_MEMORIES])
 
 
 def seen_in(row: Row) -> ConversationVersion:

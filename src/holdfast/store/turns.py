@@ -111,7 +111,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
-        return start(
+        begun = start(
             tx,
             request,
             session,
@@ -121,6 +121,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             revision=reached.seen.revision,
             may_have_notices=reached.may_have_notices,
         )
+        return begun if reached.may_have_memories else replace(begun, may_have_memories=False)
     place = reached.place()
     waits = waits_for(tx, place.conversation)
     if waits is None and reached.queued and not request.overtakes:
@@ -204,7 +205,7 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
         begins=request,
     )
     lease = _lease(request, request.turn_id, session, 1, _notifies(request), ())
-    return _write_turn(tx, request, session, lease, None, EMPTY)
+    return replace(_write_turn(tx, request, session, lease, None, EMPTY), may_have_memories=False)
 
 
 def session_for_turn(

@@ -54,9 +54,8 @@ class TurnPreamble:
     async def _memories(self, begun: TurnBegun) -> tuple[bytes, ...]:
         recall, session = self._recall, begun.session
         assert recall is not None
-        is_new = session.ordinal == 1 and session.opened_at >= begun.turn.started_at
-        if is_new and not recall.whole_owner:
-            return ()  # this turn has just made the conversation: no memory can belong to it yet
+        if not (begun.may_have_memories or recall.whole_owner):
+            return ()
         page = await self._store.memories(
             session.owner,
             conversation_id=None if recall.whole_owner else session.conversation_id,

@@ -18,10 +18,14 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::tex
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
-nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued, {may_have_notices}
+nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued, {may_have_notices}, {may_have_memories}
 
 -- fragment: may_have_notices
 -- FALSE: it has no notice that no reply has carried. PostgreSQL is asked by the turn that begins, for all turns of a group.
+TRUE
+
+-- fragment: may_have_memories
+-- FALSE: it has no memory. PostgreSQL is asked for the memories themselves.
 TRUE
 
 -- fragment: place_tables

@@ -42,6 +42,9 @@ WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owne
 -- override: may_have_notices
 EXISTS (SELECT 1 FROM notices WHERE conversation = c.id AND told_at IS NULL)
 
+-- override: may_have_memories
+EXISTS (SELECT 1 FROM memories WHERE conversation = c.id)
+
 -- ---- turns ------------------------------------------------------------------------------------------------------
 
 -- override: number_messages
