@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import chain, takewhile
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ async def test_what_a_server_acknowledged_before_a_kill_is_there_once_after_it(
 ) -> None:
     async with attacked(seed, tmp_path if size.name == "soak" else None) as attack:
         began = time.monotonic()
-        for _ in size.rounds():
+        more = range(5 * size.least)  # on a busy machine a few kills may all come between two replies
+        for _ in chain(size.rounds(), takewhile(lambda _: not attack.cut, more)):
             verdict = await attack.kill_and_look()
             assert verdict.clean, f"after kill {attack.kills}: {verdict}"
         took = time.monotonic() - began
