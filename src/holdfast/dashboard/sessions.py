@@ -231,9 +231,13 @@ async def notices(visit: PageRequest) -> HttpResponse:
         asked[state] = "1"
     page, owners = await asyncio.gather(visit.ask("GET", "/api/notices", query=asked), owners_for(visit))
     webhook = urlsplit(visit.services.settings.notify.webhook).hostname
+    unnamed = (
+        [] if visit.owner_named else [each["conversation_id"] for each in page["data"] if not each["key"]]
+    )
     return html(
         visit,
         "notices.html",
+        names=await first_words(visit, unnamed) if unnamed else {},
         page=page,
         state=state,
         states=NOTICE_STATES,

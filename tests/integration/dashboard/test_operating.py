@@ -94,6 +94,17 @@ async def test_notices_are_filtered_and_say_where_they_were_sent(site: Site) -> 
     await page.wait_for_url(f"**/sessions/{conversation}*")
 
 
+async def test_a_notice_of_a_chat_without_a_key_names_its_first_words_to_its_owner_only(site: Site) -> None:
+    said = (await site.server.say("why is the sea salt"))["holdfast"]
+    await site.server.store.add_notice("default", said["conversation_id"], "reset", "It was reset.")
+    page = await site.visitor()
+    await page.goto("/notices")
+    await expect(page.locator("article").get_by_role("link", name="why is the sea salt")).to_be_visible()
+    await page.goto("/notices?owner=*")
+    await expect(page.locator("article")).to_have_count(1)
+    await expect(page.get_by_text("why is the sea salt")).to_have_count(0)
+
+
 @pytest.mark.parametrize("scripts", [True, False])
 async def test_all_notices_of_all_owners_are_marked_at_once(site: Site, scripts: bool) -> None:
     for owner in ("default", "bob"):
