@@ -265,6 +265,7 @@ VERBS: dict[str, Verb] = {
     "drafts": lambda s, b, _: s.drafts(b.turn.id),
     "events": lambda s, b, _: s.events(owner=None),
     "search": lambda s, b, _: s.search(OWNER, "hello"),
+    "search_page": lambda s, b, _: s.search_page(OWNER, "hello"),
     "statistics": lambda s, b, _: s.statistics(None),
     "usage": lambda s, b, _: s.usage(None),
     "policy": lambda s, b, _: s.policy(),

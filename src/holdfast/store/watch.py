@@ -33,7 +33,8 @@ class _LoopWaiters:
     """The waiters of one event loop; changed only on that loop, under the watch's guard."""
 
     def __init__(self) -> None:
-        self.events: set[asyncio.Event] = set()
+        self.events: dict[asyncio.Event, None] = {}
+        """In the order in which they began to wait, and are woken."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -87,7 +88,7 @@ class ChangeWatch(ABC):
         deadline = time.monotonic() + timeout
         with self._guard:
             waiters = self._waiters.setdefault(loop, _LoopWaiters())
-            waiters.events.add(event)
+            waiters.events[event] = None
         try:
             while self._known_version() == since:
                 left = deadline - time.monotonic()
@@ -103,7 +104,7 @@ class ChangeWatch(ABC):
             return True
         finally:
             with self._guard:
-                waiters.events.discard(event)
+                del waiters.events[event]
                 if not waiters.events:
                     if waiters.timer is not None:
                         waiters.timer.cancel()
