@@ -38,6 +38,7 @@ from .domain.pages import (
     SessionRow,
     SessionRows,
     SessionSort,
+    is_named,
     name_of,
     why_gone,
 )
@@ -227,9 +228,9 @@ class Operations(StoreOperations):
         if wanted.title or sort is SessionSort.NAME:
             headings = await self._readable_headings(sessions, reader)
             words = (wanted.title or "").lower()
-            sessions = [each for each in sessions if words in name_of(each, headings).lower()]
+            sessions = [each for each in sessions if is_named(each, headings, words)]
             if sort is SessionSort.NAME:
-                sessions.sort(key=lambda each: (name_of(each, headings).lower(), each.id))
+                sessions.sort(key=lambda each: (name_of(each, headings).lower() or each.id, each.id))
         if sort is not None and sort is not SessionSort.NAME:
             sums = await self.store.sums_of_conversations([each.conversation_id for each in sessions])
             size = sort.size

@@ -94,9 +94,16 @@ class SessionRows:
 
 
 def name_of(session: Session, headings: Mapping[str, Heading]) -> str:
-    """What a list calls a session: its key and title; first words in place of a title; else its id."""
+    """What a list calls a session: its key and title; first words in place of a title; empty: none of them."""
     title = session.title or headings.get(session.conversation_id, NO_HEADING).first_words
-    return " ".join(filter(None, (session.key, title))) or session.id
+    return " ".join(filter(None, (session.key, title)))
+
+
+def is_named(session: Session, headings: Mapping[str, Heading], words: str) -> bool:
+    """True if these lower-case words are in the name of a session, or are the beginning of its id. Words are
+    not looked for within ids: `ada` is in many."""
+    is_id = words.startswith("sess_")
+    return words in name_of(session, headings).lower() or (is_id and session.id.startswith(words))
 
 
 class SearchFilter(Value, frozen=True):
