@@ -94,7 +94,7 @@ class SessionRows:
 
 
 def name_of(session: Session, headings: Mapping[str, Heading]) -> str:
-    """What a list calls a session: its key and title; first words in place of a title; empty: none of them."""
+    """What a list calls a session: its key and title, or first words in place of a title; may be empty."""
     title = session.title or headings.get(session.conversation_id, NO_HEADING).first_words
     return " ".join(filter(None, (session.key, title)))
 
