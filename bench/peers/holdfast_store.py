@@ -25,7 +25,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
-from holdfast.domain.turns import Lease, RequestKey, TurnBegun, TurnRequest
+from holdfast.domain.request_keys import RequestKey
+from holdfast.domain.turns import Lease, TurnBegun, TurnRequest
 from holdfast.os_support import identity
 from holdfast.store.postgres.connections import DatabaseAddress as Where
 from holdfast.store.postgres.connections import connect as connect_to
