@@ -50,7 +50,7 @@ class RequestKey(Value, frozen=True):
 
     @property
     def may_repeat(self) -> bool:
-        """False: a new request, whatever is stored."""
+        """False: a new request, even if one like it is stored."""
         return not self.implied or not self.opener or self.retries > 0
 
     def as_new(self) -> RequestKey:

@@ -34,7 +34,7 @@ MOST_WINDOWS = 256
 
 
 class ServedModel(ABC):
-    """A model of a server, whatever its API. An empty `model` means the first that the server lists."""
+    """A model of a server, with any API. An empty `model` means the first that the server lists."""
 
     def __init__(self, connection: Connection, model: str) -> None:
         self._connection = connection

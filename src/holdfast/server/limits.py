@@ -44,7 +44,7 @@ STALL_SECONDS = 60.0
 PING_SECONDS, PONG_SECONDS = 20.0, 20.0
 """How often a WebSocket is pinged, and how long the answer may take; then it is closed."""
 SOCKET_FRAMES = 1000
-"""How many frames a WebSocket may send at once, whatever their kind: a million empty ones are 6 MB."""
+"""How many frames of any kind a WebSocket may send at once: a million empty ones are 6 MB."""
 SOCKET_FRAMES_PER_SECOND = 50
 SOCKET_FRAME_BYTES = 512
 """Of these frames so many are regained each second, and one for so many bytes received: a large message may
