@@ -47,6 +47,7 @@ def test_a_poisoned_home_changes_nothing(tmp_path: Path) -> None:
     (probes / "conftest.py").write_text("import tests.isolation\n")
     (probes / "test_probe.py").write_text(PROBE)
     shell = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    shell.pop("PYTEST_ADDOPTS", None)  # the probes have none of this run's plugins
     shell |= {
         "HOME": str(user),
         "HOLDFAST_CONFIG": str(user / ".holdfast" / "holdfast.toml"),
