@@ -90,7 +90,7 @@ async def test_what_a_reset_ends_is_remembered_in_the_next_session_of_that_key_o
     start_server: StartServer, clock: Clock
 ) -> None:
     answers = Answers()
-    server = moved(await start_server(answers.model(), memory=MEMORY, reset=RESET), clock)
+    server = await moved(await start_server(answers.model(), memory=MEMORY, reset=RESET), clock)
     session_id = await say(server)
     assert (await got(server, f"/api/sessions/{session_id}"))["flush"] == {
         "state": "none",
@@ -120,7 +120,7 @@ async def test_by_setting_all_of_the_owners_are_given_and_nobody_elses(
 ) -> None:
     answers = Answers()
     settings = {**MEMORY, "recall": "owner"}
-    server = moved(await start_server(answers.model(), memory=settings, reset=RESET), clock)
+    server = await moved(await start_server(answers.model(), memory=settings, reset=RESET), clock)
     session_id = await say(server)
     await asked(server, "POST", f"/api/sessions/{session_id}/end", json={"reason": "new"})
     await flushed(server, session_id)
@@ -151,7 +151,7 @@ async def test_a_slow_flush_delays_nobody_and_what_arrives_late_is_used_from_the
         return "Likes kelp."
 
     answers = Answers(slow)
-    server = moved(await start_server(answers.model(), memory=MEMORY, reset=RESET), clock)
+    server = await moved(await start_server(answers.model(), memory=MEMORY, reset=RESET), clock)
     session_id = await say(server)
     clock.move(hours=3)
     await say(server, "hello")  # resets first
@@ -175,7 +175,7 @@ async def test_a_resumed_session_is_flushed_once_with_all_it_said(
     start_server: StartServer, clock: Clock
 ) -> None:
     answers = Answers()
-    server = moved(await start_server(answers.model(), memory=MEMORY), clock)
+    server = await moved(await start_server(answers.model(), memory=MEMORY), clock)
     first = await say(server, "one")
     await asked(server, "POST", f"/api/sessions/{first}/end")
     assert (await got(server, f"/api/sessions/{first}"))["flush"]["state"] == "pending"
@@ -236,7 +236,7 @@ async def test_what_could_not_be_flushed_is_seen_and_taken_up_again_by_hand(
 ) -> None:
     answers = Answers("", "", "Likes kelp.")
     settings = {**MEMORY, "max_attempts": 2, "retry_seconds": 0.001}
-    server = moved(await start_server(answers.model(), memory=settings), clock)
+    server = await moved(await start_server(answers.model(), memory=settings), clock)
     session_id = await say(server)
     await asked(server, "POST", f"/api/sessions/{session_id}/end", json={"reason": "new"})
     await flusher(server).flush_once()

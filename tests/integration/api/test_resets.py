@@ -37,9 +37,10 @@ RESET: dict[str, Any] = {
 KEY = "telegram:dm:42"
 
 
-def moved(server: Running, clock: Clock) -> Running:
-    """The same server, in the time of this clock."""
+async def moved(server: Running, clock: Clock) -> Running:
+    """The same server, in the time of this clock; it sweeps only when a test calls `sweep`."""
     assert isinstance(server.store, SQLiteStore)
+    await server.services.holdfast.sweeper.stop()
     server.store._clock = clock
     return server
 
@@ -51,7 +52,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def server(start_server: StartServer, clock: Clock) -> Running:
-    return moved(await start_server(reset=RESET), clock)
+    return await moved(await start_server(reset=RESET), clock)
 
 
 async def sweep(server: Running) -> dict[str, str]:
@@ -212,7 +213,7 @@ async def test_a_daily_reset_does_not_cut_a_talk_in_two(server: Running, clock: 
 
 async def test_a_running_turn_defers_and_says_so(start_server: StartServer, clock: Clock) -> None:
     waiting = Waiting()
-    server = moved(await start_server(waiting.model(), reset=RESET), clock)
+    server = await moved(await start_server(waiting.model(), reset=RESET), clock)
     task = await speaking(server, waiting, KEY)
     clock.move(hours=5)
     for _ in range(3):
@@ -235,7 +236,7 @@ async def test_awaited_tool_calls_defer_for_a_while_and_their_results_are_never_
     start_server: StartServer, clock: Clock
 ) -> None:
     script = ScriptedModel([calls("call_1"), "It rains.", calls("call_2"), "Hello."])
-    server = moved(await start_server(script, reset=RESET), clock)
+    server = await moved(await start_server(script, reset=RESET), clock)
     await chat(server, "weather?")
     clock.move(hours=3.9)
     assert await sweep(server) == {}
@@ -257,7 +258,9 @@ async def test_awaited_tool_calls_defer_for_a_while_and_their_results_are_never_
 async def test_a_result_that_comes_late_but_before_any_reset_is_taken(
     start_server: StartServer, clock: Clock
 ) -> None:
-    server = moved(await start_server(ScriptedModel([calls("call_1"), "It rains."]), reset=RESET), clock)
+    server = await moved(
+        await start_server(ScriptedModel([calls("call_1"), "It rains."]), reset=RESET), clock
+    )
     first = await chat(server, "weather?")
     assert isinstance(server.store, SQLiteStore)
     await server.services.holdfast.sweeper.stop()
@@ -271,14 +274,14 @@ async def test_looking_restarting_and_recovering_never_move_the_clock(
     start_server: StartServer, clock: Clock
 ) -> None:
     clock.now = datetime.now(UTC)  # a server that starts looks at the real one first
-    server = moved(await start_server(reset=RESET), clock)
+    server = await moved(await start_server(reset=RESET), clock)
     session = (await chat(server)).json()["holdfast"]["session_id"]
     before = await got(server, f"/api/sessions/{session}")
     clock.move(hours=1)
     for path in ("", "/messages", "/turns", "/lineage", "/why", "/messages?scope=context"):
         await got(server, f"/api/sessions/{session}{path}")
     await got(server, "/api/activity")
-    other = moved(await start_server(reset=RESET), clock)
+    other = await moved(await start_server(reset=RESET), clock)
     await other.services.holdfast.sweeper.sweep_once()
     after = await got(other, f"/api/sessions/{session}")
     for name in ("last_activity_at", "next_due_at"):
