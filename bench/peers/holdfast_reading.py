@@ -18,7 +18,7 @@ from holdfast_store import OWNER, Bench, facts, opened
 from measure import Job, answer, conversation_bodies
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.messages import new_message
+from holdfast.domain.new_messages import new_message
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.store.sqlite.engine import open_store

@@ -23,7 +23,8 @@ from measure import Job, answer, message_bodies, percentile, write_by_tasks
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import NewMessage, new_message
+from holdfast.domain.messages import NewMessage
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import Lease, TurnBegun, TurnRequest

@@ -27,17 +27,15 @@ from . import __version__
 from .connectors.base import Connector, ConnectorDown, WrongSignature
 from .connectors.worker import Connectors, ConnectorWorker
 from .domain.ids import DEFAULT_OWNER, check_name
-from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.sessions import EndReason
 from .domain.turns import TurnStatus
-from .errors import BadInput, BadSetting, StoreError, StoreUnusable
+from .errors import BadSetting, StoreError
 from .library import LibraryOperations
 from .models.base import Model
 from .models.scripted import Answers, CallableModel
 from .operations import Operations
 from .runtime.agents.authenticator import Authenticator
-from .runtime.agents.compactor import Compactor
 from .runtime.agents.doctor import Doctor
 from .runtime.agents.flusher import Flusher
 from .runtime.agents.heartbeat import Heartbeat
@@ -45,17 +43,18 @@ from .runtime.agents.model_watch import ModelWatch
 from .runtime.agents.notifier import Notifier
 from .runtime.agents.queue_runner import QueueRunner
 from .runtime.agents.reaper import Reaper
+from .runtime.agents.receipts import Receipts
 from .runtime.agents.recoverer import Rebuild, Recoverer, StoredTurns
 from .runtime.agents.resetter import Resetter
 from .runtime.agents.sweeper import Pruner, Sweeper
 from .runtime.agents.titler import Titler
+from .runtime.contexts.compactor import Compactor
+from .runtime.contexts.preamble import TurnPreamble
 from .runtime.processes.supervisor import Supervisor
 from .runtime.shutdown import ExitSignals, SuspendSignal, finished
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import ClientCompaction, HistoryMatcher, Placement
 from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, TurnSpec, Unanswered
-from .runtime.turns.preamble import TurnPreamble
-from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
 from .session import NodeServices
 from .settings import (
@@ -65,25 +64,24 @@ from .settings import (
     SlackSettings,
     TelegramSettings,
     WebhookSettings,
-    database_path,
-    is_postgres,
     load,
     store_location,
 )
 from .store.store import Store
 from .wiring import (
+    check_postgres,
     command_environment,
     compaction_rules_of,
-    flush_rules_of,
     flush_target_of,
+    import_engine,
+    open_store,
     pace_of,
-    policies_of,
     process_limits_of,
     processes_directory,
-    quotas_of,
     recall_of,
     recovery_rules_of,
     reschedule_mode_of,
+    restore_store,
     retention_of,
     store_policy_of,
     title_rules_of,
@@ -133,55 +131,6 @@ SUSPEND_SECONDS = 2.0  # for the transaction under way, before Ctrl-Z stops the 
 
 OwnModel: TypeAlias = Answers
 """A program's own model: `async (messages, purpose) -> str`."""
-
-
-def check_postgres() -> None:
-    """Raises StoreUnusable unless the packages for a PostgreSQL store are installed."""
-    if find_spec("psycopg") is None:
-        raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'psycopg[binary]'")
-
-
-def import_engine(settings: Settings) -> None:
-    """Import the engine that `open_store` will use, so that processes forked later share its memory."""
-    if is_postgres(settings.store.url):
-        check_postgres()
-    else:
-        from .store.sqlite import engine as _sqlite  # noqa: F401
-
-
-async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:
-    """Open the store that the settings name, for this kind of node. An engine is imported when it is used."""
-    flushing = flush_rules_of(settings, kind, model)
-    if is_postgres(settings.store.url):
-        check_postgres()
-        from .store.postgres.engine import open_store as open_postgres
-
-        return await open_postgres(
-            settings.store.url, policies=policies_of(settings), flushing=flushing, quotas=quotas_of(settings)
-        )
-    from .store.sqlite.engine import open_store as open_sqlite
-
-    return await open_sqlite(
-        database_path(settings.store.url),
-        policies=policies_of(settings),
-        flushing=flushing,
-        quotas=quotas_of(settings),
-    )
-
-
-def restore_store(settings: Settings, backup: Path, progress: Progress = no_progress) -> Path | None:
-    """Put a copy of this backup in the place of the settings' SQLite store; returns where the old one is now.
-
-    No process may have the store open. Raises BadInput, having changed nothing, if that cannot be done.
-    """
-    if is_postgres(settings.store.url):
-        raise BadInput(
-            "a PostgreSQL store is restored by PostgreSQL's own tools, from a file of pg_dump: "
-            "pg_restore --clean --if-exists --dbname=… FILE"
-        )
-    from .store.sqlite.restore import restore
-
-    return restore(backup, database_path(settings.store.url).absolute(), progress)
 
 
 class Holdfast(LibraryOperations):

@@ -7,7 +7,8 @@
 
 Leaving the block completes the turn. An exception marks it failed, a cancellation or an exit interrupted; in
 both cases its messages are kept. The turn of a killed process is reaped. A writer that lost its lease gets
-`LeaseLost` and has written nothing.
+`LeaseLost` and has written nothing. What a session offers outside of turns is in `session_actions.py` and
+`session_messages.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import asyncio
 import hashlib
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -26,9 +26,8 @@ from .domain.contexts import Context
 from .domain.conversations import Address
 from .domain.drafts import Draft
 from .domain.ids import check_name, new_id
-from .domain.memories import Memory
-from .domain.messages import Message, MessageStatus, NewMessage, new_messages
-from .domain.processes import Process
+from .domain.messages import MessageStatus, NewMessage
+from .domain.new_messages import new_messages
 from .domain.request_keys import RequestKey
 from .domain.sessions import EndReason, Session
 from .domain.turns import (
@@ -41,22 +40,18 @@ from .domain.turns import (
     TurnStatus,
 )
 from .domain.usage import added_usage, usable_usage
-from .domain.why import Why
-from .errors import BadInput, LeaseLost, NestedTurn, StoreError
-from .runtime.agents.compactor import Compactor
+from .errors import BadInput, LeaseLost, StoreError
 from .runtime.agents.heartbeat import Heartbeat
-from .runtime.processes.launcher import Command
+from .runtime.contexts.compactor import Compactor
+from .runtime.contexts.context_fitter import ContextFitter
 from .runtime.processes.supervisor import Supervisor
 from .runtime.shutdown import finished
-from .runtime.states import why_of
-from .runtime.turns.context_fitter import ContextFitter
 from .runtime.turns.gate import TurnGate, own_turns
-from .session_messages import Content, SessionMessages
+from .session_actions import SessionActions
+from .session_messages import Content
 from .store.store import Store
 
 log = logging.getLogger(__name__)
-
-MOST_MEMORIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ class NodeServices:
     """None: no model was given, and nothing is compacted."""
 
 
-class LiveSession(SessionMessages):
+class LiveSession(SessionActions):
     """A session of this program. Its `id` follows the conversation: after a turn it is the newest
     session's."""
 
@@ -128,59 +123,10 @@ class LiveSession(SessionMessages):
         session = await self._going_on()
         return (await self._services.store.context(self._services.owner, session.id)).messages()
 
-    async def messages(self, scope: str = "session", *, limit: int | None = None) -> list[Message]:
-        """The messages of this session or, with `scope="conversation"`, of the whole conversation; with
-        `scope="context"` those that the next turn would see, without its summaries. `limit`: only the newest.
-        """
-        if scope not in ("session", "conversation", "context"):
-            raise BadInput(f"scope must be 'session', 'conversation' or 'context', not {scope!r}")
-        if scope == "context":
-            context = await self._services.store.in_context(
-                self._services.owner, Address(id=self.conversation_id), limit=limit
-            )
-            return context.messages if context is not None else []
-        first, last = 1, None
-        if scope == "session":
-            session = await self.refresh()
-            first, last = session.first_seq, session.last_seq
-        page = await self._services.store.messages(
-            self._services.owner,
-            self.conversation_id,
-            first=first,
-            last=last,
-            limit=limit,
-            newest_first=limit is not None,
-        )
-        return list(page.items) if limit is None else list(reversed(page.items))
-
     async def refresh(self) -> Session:
         """Read this session from the store again."""
         self._session = await self._services.store.session(self._services.owner, self.id)
         return self._session
-
-    async def why(self) -> Why:
-        """Whether and when this session is reset, by which rule, what defers it and until when. Changes
-        nothing."""
-        session = await self._going_on()
-        return await why_of(self._services.store, self._services.owner, session.id)
-
-    async def memories(self) -> list[Memory]:
-        """Memories of earlier sessions of this conversation, newest first, at most 100. They are not part of
-        `context`: put them into your instructions."""
-        services = self._services
-        page = await services.store.memories(
-            services.owner, conversation_id=self.conversation_id, limit=MOST_MEMORIES
-        )
-        return list(page.items)
-
-    async def remember(self, text: str) -> Memory:
-        """Add a memory to this conversation: turns of the server are given it from now on. Raises BadInput
-        and QuotaExceeded."""
-        return await self._services.store.remember(self._services.owner, self.conversation_id, text)
-
-    async def set_title(self, title: str) -> None:
-        """Set the title of the conversation."""
-        await self._services.store.set_title(self._services.owner, self.conversation_id, title)
 
     async def end(self, reason: str = EndReason.CLOSED) -> None:
         """End the session; within one of its turns, as soon as that turn has ended. Idempotent."""
@@ -196,33 +142,6 @@ class LiveSession(SessionMessages):
 
         await services.gate.when_free(end, services.busy_wait_seconds)
 
-    async def compact(self) -> None:
-        """Replace the older messages by a summary, now. `id` becomes that of the session that continues.
-
-        Needs a model (`holdfast.open(…, model=…)`). Nothing is deleted: all messages stay readable. Raises
-        NotCompacted if there is nothing to gain, and ModelError if there is no summary; then nothing has
-        changed. Refused within a turn of this session: a turn compacts its own context.
-        """
-        services = self._services
-        if services.compactor is None:
-            raise BadInput("compacting needs a model to ask: holdfast.open(…, model=my_model)")
-        for conversation_id, turn_id in own_turns.get():
-            if conversation_id == self.conversation_id:
-                raise NestedTurn(conversation_id, turn_id)
-        place = await services.store.resolve(services.owner, Address(id=self.conversation_id))
-        self._session = await services.compactor.by_hand(place.tip, services.busy_wait_seconds)
-
-    async def compact_if_full(self) -> None:
-        """Start a compaction in the background if the context is over the threshold; without a model:
-        nothing."""
-        services = self._services
-        if services.compactor is None:
-            return
-        session = await self._going_on()
-        fitter = ContextFitter(services.compactor, _IdleHolder(session), None)
-        fitter.set_prompt(await services.store.context(services.owner, session.id), Size())
-        await fitter.compact_if_over_threshold(0)
-
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
         """A new conversation that begins with a copy of this context; this one is unchanged."""
         services, attached = self._services, self._attached
@@ -236,42 +155,6 @@ class LiveSession(SessionMessages):
 
         return await services.heartbeat.as_living(fork)
 
-    # --- processes ---------------------------------------------------------------------------------
-
-    async def spawn(self, command: Command, cwd: str | Path | None = None, *, stdin: bool = False) -> Process:
-        """Start a background command that belongs to this session, visible to all programs on the store.
-
-        A string is run by the shell, a list is executed as it is. It outlives this program. `stdin`: input
-        can be written.
-        """
-        services = self._services
-
-        async def start() -> Process:
-            return await services.supervisor.start(
-                services.owner, await self._tip(), command, cwd, stdin=stdin
-            )
-
-        return await services.heartbeat.as_living(start)
-
-    async def watch(self, pid: int) -> Process:
-        """Supervise a process of this machine and user that was started elsewhere, as this session's."""
-        services = self._services
-
-        async def watch() -> Process:
-            return await services.supervisor.watch(services.owner, await self._tip(), pid)
-
-        return await services.heartbeat.as_living(watch)
-
-    async def processes(self, *, running: bool | None = None) -> list[Process]:
-        """Processes of this conversation's sessions, newest first; `running` selects only running or only
-        ended ones."""
-        services = self._services
-        page = await services.store.processes(
-            services.owner, conversation_id=self.conversation_id, limit=1000
-        )
-        seen = [await services.supervisor.seen(each) for each in page.items]
-        return [each for each in seen if running is None or each.ended is not running]
-
     async def _going_on(self) -> Session:
         """This session, or the one that continues it after a compaction."""
         session = await self.refresh()
@@ -279,10 +162,6 @@ class LiveSession(SessionMessages):
             place = await self._services.store.resolve(self._services.owner, Address(id=session.id))
             self._session = place.tip
         return self._session
-
-    async def _tip(self) -> str:
-        place = await self._services.store.resolve(self._services.owner, Address(id=self.conversation_id))
-        return place.tip.id
 
 
 class LiveTurn:
@@ -512,23 +391,6 @@ class LiveTurn:
         for message in self._messages:
             digest.update(len(message.body).to_bytes(8) + message.body)
         return RequestKey(f"library/{self._session.conversation_id}", self._request_id, digest.digest())
-
-
-@dataclass(frozen=True, slots=True)
-class _IdleHolder:
-    """A session without a turn, as the ContextFitter sees it: it only measures."""
-
-    session: Session
-
-    @property
-    def lease(self) -> Lease:
-        raise BadInput("a session without a turn holds no lease")
-
-    def compacts(self) -> None:
-        return None
-
-    def moved(self, done: Compacted) -> None:
-        return None
 
 
 class _TurnHolder:

@@ -1,7 +1,7 @@
-"""What a session offers outside of turns, as frameworks use it: append, remove and replace messages, state.
+"""The messages of a session outside of its turns, as frameworks use them, and its state.
 
-Each method is one transaction and waits for a running turn to end. Removed messages leave the context and
-stay readable.
+Each method that writes is one transaction and waits for a running turn to end. Removed messages leave the
+context and stay readable.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .domain.conversations import Address
 from .domain.items import Item, ItemPlace, PutItem
-from .domain.messages import Message, NewMessage, SdkObject, new_messages
+from .domain.messages import Message, NewMessage
+from .domain.new_messages import SdkObject, new_messages
 from .domain.session_messages import Named
 from .errors import BadInput
 
@@ -34,6 +36,33 @@ class SessionMessages:
 
         @property
         def conversation_id(self) -> str: ...
+
+        async def refresh(self) -> Session: ...
+
+    async def messages(self, scope: str = "session", *, limit: int | None = None) -> list[Message]:
+        """The messages of this session or, with `scope="conversation"`, of the whole conversation; with
+        `scope="context"` those that the next turn would see, without its summaries. `limit`: only the newest.
+        """
+        if scope not in ("session", "conversation", "context"):
+            raise BadInput(f"scope must be 'session', 'conversation' or 'context', not {scope!r}")
+        if scope == "context":
+            context = await self._services.store.in_context(
+                self._services.owner, Address(id=self.conversation_id), limit=limit
+            )
+            return context.messages if context is not None else []
+        first, last = 1, None
+        if scope == "session":
+            session = await self.refresh()
+            first, last = session.first_seq, session.last_seq
+        page = await self._services.store.messages(
+            self._services.owner,
+            self.conversation_id,
+            first=first,
+            last=last,
+            limit=limit,
+            newest_first=limit is not None,
+        )
+        return list(page.items) if limit is None else list(reversed(page.items))
 
     async def rewind(self, to: str | int) -> None:
         """Continue from an earlier message: its id, its number (0: before the first), or a turn's id, which

@@ -1,7 +1,7 @@
-"""Maps the settings to each component's policies, limits, rules and directories.
+"""Maps the settings to each component's policies, limits, rules and directories, and to the store.
 
-Nothing here acts; `app.py` passes the results on. Two inputs are facts of this machine: its time zone and its
-environment.
+Nothing here acts, but for opening and restoring the store that the settings name; `app.py` passes the results
+on. Two inputs are facts of this machine: its time zone and its environment.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,18 +19,21 @@ from urllib.parse import urlsplit
 from .domain.api_keys import holds_token
 from .domain.compaction import KeepPolicy
 from .domain.flushes import FlushPolicy, FlushRules
+from .domain.maintenance import Progress, no_progress
 from .domain.nodes import NodeKind
 from .domain.processes import ProcessLimits
 from .domain.quotas import Quotas, to_bytes
 from .domain.recovery import RecoveryRules
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
+from .errors import BadInput, StoreUnusable
 from .models.base import Model
 from .os_support import timezone
-from .runtime.agents.compactor import CompactionRules
 from .runtime.agents.flusher import Pace
 from .runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.agents.resetter import RescheduleMode
 from .runtime.agents.titler import TitleRules
+from .runtime.contexts.compactor import CompactionRules
+from .runtime.contexts.preamble import Recall
 from .runtime.processes.supervisor import Supervisor
 from .runtime.tools.memory import MemoryTool
 from .runtime.tools.open_calls import ReconcileWebhook
@@ -37,7 +41,6 @@ from .runtime.tools.process import ProcessTool
 from .runtime.tools.search import SearchTool
 from .runtime.tools.terminal import Terminal
 from .runtime.tools.toolbox import Tool, Toolbox
-from .runtime.turns.preamble import Recall
 from .settings import (
     ENVIRONMENT_PREFIX,
     AgentSettings,
@@ -292,3 +295,52 @@ def toolbox_of(
     ]
     reconcile = ReconcileWebhook(settings.reconcile) if settings.reconcile else None
     return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps, reconcile)
+
+
+def check_postgres() -> None:
+    """Raises StoreUnusable unless the packages for a PostgreSQL store are installed."""
+    if find_spec("psycopg") is None:
+        raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'psycopg[binary]'")
+
+
+def import_engine(settings: Settings) -> None:
+    """Import the engine that `open_store` will use, so that processes forked later share its memory."""
+    if is_postgres(settings.store.url):
+        check_postgres()
+    else:
+        from .store.sqlite import engine as _sqlite  # noqa: F401
+
+
+async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:
+    """Open the store that the settings name, for this kind of node. An engine is imported when it is used."""
+    flushing = flush_rules_of(settings, kind, model)
+    if is_postgres(settings.store.url):
+        check_postgres()
+        from .store.postgres.engine import open_store as open_postgres
+
+        return await open_postgres(
+            settings.store.url, policies=policies_of(settings), flushing=flushing, quotas=quotas_of(settings)
+        )
+    from .store.sqlite.engine import open_store as open_sqlite
+
+    return await open_sqlite(
+        database_path(settings.store.url),
+        policies=policies_of(settings),
+        flushing=flushing,
+        quotas=quotas_of(settings),
+    )
+
+
+def restore_store(settings: Settings, backup: Path, progress: Progress = no_progress) -> Path | None:
+    """Put a copy of this backup in the place of the settings' SQLite store; returns where the old one is now.
+
+    No process may have the store open. Raises BadInput, having changed nothing, if that cannot be done.
+    """
+    if is_postgres(settings.store.url):
+        raise BadInput(
+            "a PostgreSQL store is restored by PostgreSQL's own tools, from a file of pg_dump: "
+            "pg_restore --clean --if-exists --dbname=… FILE"
+        )
+    from .store.sqlite.restore import restore
+
+    return restore(backup, database_path(settings.store.url).absolute(), progress)

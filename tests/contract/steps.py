@@ -15,7 +15,8 @@ from holdfast.domain.drafts import Draft
 from holdfast.domain.events import Event
 from holdfast.domain.flushes import FlushRules
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import Message, NewMessage, new_message
+from holdfast.domain.messages import Message, NewMessage
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.request_keys import RequestKey

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import MAX_NAME, MAX_NAME_BYTES, new_id
-from holdfast.domain.messages import MAX_BODY_BYTES
+from holdfast.domain.new_messages import MAX_BODY_BYTES
 from holdfast.domain.nodes import Node
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus

@@ -25,7 +25,7 @@ from holdfast.domain.connectors import (
 )
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import tool_result
+from holdfast.domain.new_messages import tool_result
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.recovery import Cause, Origin, RequestToStore, encoded_request

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.conversations import Address, Conversation
-from holdfast.domain.history import EMPTY, extended, fingerprint_of_body
+from holdfast.domain.fingerprints import EMPTY, extended, fingerprint_of_body
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.request_keys import RequestKey

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_message
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.domain.records import (
     NOTHING,

@@ -7,6 +7,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.errors import ContextTooLarge, NotFound
 from holdfast.store import context
+from holdfast.store.context_cache import ContextCache
 from holdfast.store.store import Store
 from tests.contract.conftest import Opener
 from tests.contract.steps import OWNER, begin, calling, context_of, messages, result, say, to_message
@@ -78,7 +79,7 @@ async def test_what_is_added_to_a_cached_context_counts_with_it(
 
 
 async def test_a_large_context_does_not_evict_those_of_others(store: Store, node: Node) -> None:
-    cache = context.ContextCache(limit=1_000)
+    cache = ContextCache(limit=1_000)
     cache.put("small", 1, Context((b"x" * 500,), 1))
     cache.put("large", 1, Context((b"x" * 5_000,), 1))
     assert cache.get("small", 1) is not None and cache.get("large", 1) is None

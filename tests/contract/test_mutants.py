@@ -8,6 +8,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Lease
 from holdfast.errors import QuotaExceeded
 from holdfast.store import search_terms, turns
+from holdfast.store.leases import write_under
 from holdfast.store.rows import Row
 from holdfast.store.sqlite.engine import open_store
 from holdfast.store.store import Store
@@ -18,14 +19,14 @@ from tests.contract.steps import only_sqlite
 
 def quota_blocks_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quota is asked by everything that writes under a lease, replies too."""
-    careful = turns._write_under
+    careful = write_under
 
     def careless(tx: Transaction, lease: Lease, *given: object, **more: object) -> Row:
         (held,) = tx.one(Q.conversation_bytes, id=lease.conversation_id) or (0,)
         tx.quotas.check_conversation(lease.conversation_id, held, 0)
         return careful(tx, lease, *given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(turns, "_write_under", careless)
+    monkeypatch.setattr(turns, "write_under", careless)
 
 
 def search_over_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:

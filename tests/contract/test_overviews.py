@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.domain.figures import FIRST_TOKEN
-from holdfast.domain.messages import new_message
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnRepeated, TurnRequest, TurnStatus

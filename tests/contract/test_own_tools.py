@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.domain.contexts import NO_RESULT, OUTCOME_UNKNOWN
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import NewMessage, tool_result
+from holdfast.domain.messages import NewMessage
+from holdfast.domain.new_messages import tool_result
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost

@@ -9,7 +9,7 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import EventType
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import tool_result
+from holdfast.domain.new_messages import tool_result
 from holdfast.domain.nodes import Node
 from holdfast.domain.queue import QueuedTurn
 from holdfast.domain.recovery import Origin, RequestToStore

@@ -10,7 +10,8 @@ from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint
 from holdfast.domain.conversations import Address
 from holdfast.domain.items import PutItem
 from holdfast.domain.memories import MemoryOrigin
-from holdfast.domain.messages import NewMessage, new_message, size_of
+from holdfast.domain.messages import NewMessage, size_of
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.request_keys import RequestKey

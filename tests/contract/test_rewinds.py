@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import EventType
-from holdfast.domain.history import EMPTY, extended, fingerprint_of
+from holdfast.domain.fingerprints import EMPTY, extended, fingerprint_of
 from holdfast.domain.ids import message_id, new_id
-from holdfast.domain.messages import tool_result
+from holdfast.domain.new_messages import tool_result
 from holdfast.domain.nodes import Node
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import TurnFailure, TurnRepeated, TurnStatus

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import ROLES, MessageStatus
+from holdfast.domain.messages import MessageStatus
+from holdfast.domain.new_messages import ROLES
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import BadInput, NotFound, SearchTimeout

@@ -9,7 +9,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, EndReason, Session
 from holdfast.errors import BadInput, ConversationBusy, NodeReaped, NotFound
-from holdfast.store import sessions as session_reads
+from holdfast.store import session_lists as session_reads
 from holdfast.store.store import Store
 from holdfast.store.values import Page, SessionFilter
 from tests.contract.steps import (

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.domain.messages import new_message
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.errors import SearchFailed, SearchTimeout
 from holdfast.store import search_terms

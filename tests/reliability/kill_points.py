@@ -23,7 +23,7 @@ ALL = ("claimed", "asking", "answered", "ending", "opening", "swapped")
 
 def install() -> None:
     """Put them into this process. They do nothing until the environment names one."""
-    from holdfast.runtime.agents.compactor import Summariser
+    from holdfast.runtime.contexts.compactor import Summariser
     from holdfast.store import compaction
     from holdfast.store.store import Store
 

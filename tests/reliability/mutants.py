@@ -363,8 +363,9 @@ def _finish_early() -> None:
     from holdfast.runtime.turns.live import Outcome
     from holdfast.server.conversation_ref import about_begun
     from holdfast.server.openai import chat
+    from holdfast.server.openai.completions import ChatRenderer
 
-    class Hasty(chat.ChatRenderer):
+    class Hasty(ChatRenderer):
         def add(self, chunk: Chunk) -> list[bytes]:
             if not chunk.finishes:
                 return list(super().add(chunk))
@@ -375,4 +376,4 @@ def _finish_early() -> None:
         def end(self, outcome: Outcome) -> list[bytes]:
             return list(super().end(outcome))[-1:]
 
-    chat.ChatRenderer = Hasty  # type: ignore[misc]
+    vars(chat)["ChatRenderer"] = Hasty

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.domain.messages import NewMessage, new_message
+from holdfast.domain.messages import NewMessage
+from holdfast.domain.new_messages import new_message
 
 OWNER = "default"
 ROUTE = "chat"

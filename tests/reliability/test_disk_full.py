@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import user_message
+from holdfast.domain.new_messages import user_message
 from holdfast.domain.nodes import Liveness, Node, NodeKind
 from holdfast.domain.turns import TurnBegun, TurnRequest, TurnStatus
 from holdfast.errors import StoreFull, StoreUnusable

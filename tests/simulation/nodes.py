@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.app import Holdfast
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_messages
+from holdfast.domain.new_messages import new_messages
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.queue import QUEUES, WhenBusy
 from holdfast.domain.recovery import Origin, RequestToStore, StoredRequest

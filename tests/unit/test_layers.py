@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": BASE,
     "settings": {*BASE, "trust"},
     "runtime": {*BASE, "store", "models", "settings", "trust"},
-    "session": {"runtime", "store", "domain", "errors", "session_messages"},
+    "session": {"runtime", "store", "domain", "errors", "session_actions", "session_messages"},
+    "session_actions": {"runtime", "session_messages", "domain", "errors"},
     "session_messages": {"session", "domain", "errors"},
     "wiring": {*BASE, "runtime", "store", "models", "settings"},
     "local_server": {*BASE, "store", "trust"},  # the home's address and key files; the key is also a row
@@ -63,9 +64,9 @@ NOT_IN_DOMAIN = {
 EXCEPT = {("holdfast.domain.ids", "secrets"), ("holdfast.domain.ids", "os")}
 CLOCK_CALLS = {"now", "utcnow", "today"}
 
-MOST_SPINE_LINES, MOST_SPINE_FILES = 9_250, 31
-"""As it is, with the whole contract of the store. The aim is 7,000 lines in 28 files: lower these with every
-step towards it."""
+MOST_SPINE_LINES, MOST_SPINE_FILES = 7_000, 28
+"""What can be read in an afternoon. If it grows past them, one of its files holds a second idea: give that
+one a file of its own."""
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..domain.messages import MOST_NESTED, Message, NewMessage, is_nested_deeper, said_by_model
+from ..domain.messages import Message, NewMessage
+from ..domain.new_messages import MOST_NESTED, is_nested_deeper, said_by_model
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 

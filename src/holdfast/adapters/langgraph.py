@@ -62,7 +62,8 @@ from ..domain.checkpoints import (
 from ..domain.conversations import Address
 from ..domain.items import Item as StoredItem
 from ..domain.items import PutItem
-from ..domain.messages import NewMessage, said_by_model
+from ..domain.messages import NewMessage
+from ..domain.new_messages import said_by_model
 from ..domain.session_messages import Named
 from ..errors import BadMessage, NotFound
 from ..store.store import Store

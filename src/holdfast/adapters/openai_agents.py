@@ -20,7 +20,8 @@ from agents.memory.session import OpenAIResponsesCompactionArgs, _CompactionSnap
 from agents.memory.session_settings import coerce_session_settings
 
 from ..domain.contexts import summary_body
-from ..domain.messages import ROLES, Message, NewMessage, decode_object, new_message
+from ..domain.messages import Message, NewMessage
+from ..domain.new_messages import ROLES, decode_object, new_message
 from ..domain.session_messages import ContextBody, InContext, Named
 from ..domain.views import Summary
 from ..errors import BadMessage, Conflict, NotCompacted
@@ -72,11 +73,13 @@ class HoldfastSession:
         except RecursionError:  # a body that is nested too deeply is replaced by a note, which takes longer
             context = await self._run(lambda: self._conversation.read(limit), single=True)
             items = [item for part in context.parts for item in items_of(part)] if context else []
-        return cast(list[TResponseInputItem], items if limit is None else items[max(len(items) - limit, 0) :])
+        return cast(
+            "list[TResponseInputItem]", items if limit is None else items[max(len(items) - limit, 0) :]
+        )
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append these items, all or none."""
-        messages = [Named(message_of(cast(Item, item))) for item in items]
+        messages = [Named(message_of(cast("Item", item))) for item in items]
         await self._run(lambda: self._conversation.append(messages), single=True)
 
     async def pop_item(self) -> TResponseInputItem | None:
@@ -89,7 +92,7 @@ class HoldfastSession:
 
         removed = await self._run(pop)
         items = items_of(removed[0]) if removed else []
-        return cast(TResponseInputItem, items[-1]) if items else None
+        return cast("TResponseInputItem", items[-1]) if items else None
 
     async def clear_session(self) -> None:
         """Empty the context. The items stay readable in the conversation."""
@@ -140,7 +143,7 @@ class HoldfastSession:
             return None  # written by another client: items and messages do not correspond
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
-            messages = [message_of(cast(Item, item)) for item in output]
+            messages = [message_of(cast("Item", item)) for item in output]
             if start >= len(parts):
                 return False
             first = parts[start]
@@ -159,7 +162,7 @@ class HoldfastSession:
 
             return await self._run(replace)
 
-        items = cast(list[TResponseInputItem], [items[0] for items in shown])
+        items = cast("list[TResponseInputItem]", [items[0] for items in shown])
         replaces: Callable[[int, list[TResponseInputItem]], Awaitable[bool]] = replace_suffix
         return _CompactionSnapshot(items, len(context.parts) <= limit, replaces)
 
@@ -169,7 +172,7 @@ def _expired(context: InContext, since: int, prune: Callable[[TResponseInputItem
     found = []
     for message in context.messages:
         items = items_of(message)
-        if message.seq >= since or not all(prune(cast(TResponseInputItem, item)) for item in items):
+        if message.seq >= since or not all(prune(cast("TResponseInputItem", item)) for item in items):
             break
         found.append(message.seq)
     return frozenset(found)

@@ -30,7 +30,8 @@ from pydantic_ai.messages import (
 )
 
 from ..domain.contexts import summary_body
-from ..domain.messages import Message, NewMessage, decode_object
+from ..domain.messages import Message, NewMessage
+from ..domain.new_messages import decode_object
 from ..domain.session_messages import InContext, Named
 from ..domain.views import Summary
 from .bridge import Bridge, FrameworkConversation, Node

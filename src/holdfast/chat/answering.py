@@ -16,7 +16,8 @@ from ..cli.run import SAY_WAITING_SECONDS, ReplyPrinter
 from ..cli.server_model import ServerModel
 from ..domain.conversations import Address
 from ..domain.ids import new_id
-from ..domain.messages import NewMessage, instruction, user_message
+from ..domain.messages import NewMessage, instruction
+from ..domain.new_messages import user_message
 from ..domain.rewinds import RETRY_LOOKS_AT, replies_to_person
 from ..domain.sessions import Edge
 from ..domain.turns import TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus

@@ -14,7 +14,8 @@ import typer
 
 from ..domain.conversations import Address
 from ..domain.ids import new_id
-from ..domain.messages import instruction, user_message
+from ..domain.messages import instruction
+from ..domain.new_messages import user_message
 from ..domain.sessions import EndReason
 from ..domain.turns import TurnBegun, TurnRequest
 from ..errors import BadSetting, LeaseLost, ModelError, TurnStopped

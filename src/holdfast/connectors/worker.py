@@ -34,7 +34,8 @@ from ..domain.connectors import (
 )
 from ..domain.conversations import Address
 from ..domain.ids import new_id
-from ..domain.messages import NewMessage, instruction, new_message
+from ..domain.messages import NewMessage, instruction
+from ..domain.new_messages import new_message
 from ..domain.recovery import Origin, RequestToStore, encoded_request
 from ..domain.request_keys import RequestKey
 from ..domain.turns import Turn, TurnBegun, TurnRepeated, TurnRequest, TurnStatus

@@ -9,7 +9,7 @@ from typing import Any
 from ..cli.format import count
 from ..domain.sessions import EndReason
 from ..errors import BadInput, HoldfastError, NotFound
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .pages import go, html, short
 from .request import PageRequest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .pages import go, html
 from .request import PageRequest
 

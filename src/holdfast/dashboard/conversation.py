@@ -25,11 +25,13 @@ from ..domain.views import Summary
 from ..errors import BadInput, NotFound
 from ..server import objects
 from ..server.admin.turns import take_up
-from ..server.http import HttpResponse, JsonResponse, RequestContext, Services
+from ..server.http import RequestContext, Services
 from ..server.owners import note_reading, owner_of
-from ..server.queued import QueuedStream
-from ..server.streams import HEADERS as STREAM_HEADERS
-from ..server.streams import Listener, TurnStream, framed
+from ..server.repeated import QueuedStream
+from ..server.response_writer import HttpResponse, JsonResponse
+from ..server.sse import HEADERS as STREAM_HEADERS
+from ..server.sse import Listener, framed
+from ..server.streams import TurnStream
 from .actions import acts_for
 from .charts import summary_in, waterfall_of
 from .lineage import drawn

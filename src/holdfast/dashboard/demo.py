@@ -40,7 +40,8 @@ from ..domain.ids import new_id
 from ..domain.messages import text_of
 from ..domain.pages import Resolved
 from ..errors import NotFound
-from ..server.http import HttpResponse, JsonResponse, RequestContext
+from ..server.http import RequestContext
+from ..server.response_writer import HttpResponse, JsonResponse
 from ..settings import home
 from .conversation import MOST_TURNS, MessageView, draft_of, kept_of, shown, speak
 from .endpoint import PageRoute

@@ -14,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 from ..domain.api_keys import acting_as
 from ..errors import BadKey, HoldfastError, StoreFailed
 from ..server.gate import Headers
-from ..server.http import HttpResponse, RequestContext, expand_id, note_trouble, request_id_of
+from ..server.http import RequestContext, expand_id, note_trouble, request_id_of
 from ..server.http_errors import HttpError, failure_of
+from ..server.response_writer import HttpResponse
 from .pages import go, html
 from .request import DashboardServices, PageRequest, cookie_in
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..domain.api_keys import Scope, check_admin
 from ..errors import BadInput, NotFound
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .actions import Act
 from .pages import go, html
 from .request import PageRequest

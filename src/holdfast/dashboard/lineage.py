@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from ..domain.sessions import Session
-from ..server.http import HttpResponse
 from ..server.owners import note_reading, owner_of
+from ..server.response_writer import HttpResponse
 from .charts import MOST_DRAWN, MOST_SHOWN, ROW, Picture, picture_of
 from .pages import html
 from .request import PageRequest

@@ -7,7 +7,7 @@ submits the link with a POST, with or without a click.
 from __future__ import annotations
 
 from ..errors import BadKey
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .browser_sessions import LOGIN_FOR, Login
 from .pages import go, html, own_page
 from .request import PageRequest, cookie_for

@@ -10,8 +10,8 @@ from zlib import crc32
 
 from ..server.access_log import LOGGER
 from ..server.admin.logs import LEVELS
-from ..server.http import HttpResponse
 from ..server.log_buffer import MOST_LINES
+from ..server.response_writer import HttpResponse
 from .pages import html
 from .request import PageRequest
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..cli.format import count
 from ..errors import HoldfastError
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .actions import CHOSEN, Act, chosen_fields
 from .pages import go, html
 from .request import PageRequest

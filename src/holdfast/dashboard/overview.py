@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .conversation import model_health
 from .memories import counted
 from .pages import html

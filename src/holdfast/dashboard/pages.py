@@ -20,9 +20,10 @@ from .. import __version__
 from ..cli import format
 from ..cli.session_views import text_of
 from ..domain.figures import cost_of
-from ..domain.messages import NESTED_TOO_DEEPLY, is_nested_deeper
-from ..server.http import HttpResponse, JsonResponse
+from ..domain.messages import NESTED_TOO_DEEPLY
+from ..domain.new_messages import is_nested_deeper
 from ..server.http_errors import HttpError
+from ..server.response_writer import HttpResponse, JsonResponse
 from .charts import duration
 from .request import PageRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..domain.processes import ProcessState
 from ..errors import Conflict, HoldfastError, NotFound
 from ..os_support import identity, resources_of
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .pages import html, short
 from .request import PageRequest
 from .usage import owners_for

@@ -25,9 +25,10 @@ from ..domain.api_keys import Caller, Scope, acting_for
 from ..domain.figures import Prices
 from ..errors import BadInput
 from ..server.gate import Headers
-from ..server.http import Handler, HttpResponse, JsonResponse, RequestContext, Services
+from ..server.http import Handler, RequestContext, Services
 from ..server.http_errors import HttpError
 from ..server.limits import FORM_SECONDS
+from ..server.response_writer import HttpResponse, JsonResponse
 from .browser_sessions import LinkBook, Login, Logins
 
 LONGEST_FORM = 2**20

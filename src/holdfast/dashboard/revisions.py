@@ -22,11 +22,10 @@ from ..domain.sessions import Session
 from ..domain.turns import TurnRequest
 from ..errors import BadInput, Conflict
 from ..server import objects
-from ..server.http import HttpResponse, PiecesResponse
-from ..server.limits import count_request, limited_key
-from ..server.openai.chat import ChatRenderer
+from ..server.limits import count_request, counted_turn, limited_key
+from ..server.openai.completions import ChatRenderer
 from ..server.owners import note_reading, owner_of
-from ..server.start_turn import counted
+from ..server.response_writer import HttpResponse, PiecesResponse
 from .actions import CHOSEN, chosen_fields
 from .conversation import can_answer_again, speak
 from .pages import HEADERS, go, html
@@ -75,7 +74,7 @@ async def answer_again(visit: PageRequest) -> HttpResponse:
     )
     await count_request(call)
     wait_seconds = visit.services.settings.server.busy_wait_seconds
-    await counted(call, request.turn_id, lambda: visit.services.runner.begin(order, wait_seconds))
+    await counted_turn(call, request.turn_id, lambda: visit.services.runner.begin(order, wait_seconds))
     return go(visit.link(f"/sessions/{tip.id}") + "#end")
 
 

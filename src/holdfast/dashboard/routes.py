@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from starlette.routing import Route as StarletteRoute
 
 from ..server.gate import LOOPBACK
-from ..server.http import HttpResponse, Services
+from ..server.http import Services
+from ..server.response_writer import HttpResponse
 from ..server.routes import Route
 from ..settings import home
 from . import (

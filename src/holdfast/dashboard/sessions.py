@@ -25,8 +25,8 @@ from ..domain.pages import (
 from ..domain.sessions import SessionState
 from ..errors import BadInput
 from ..server import objects
-from ..server.http import HttpResponse
 from ..server.owners import note_reading, owner_of, owners_of, shows_owner
+from ..server.response_writer import HttpResponse
 from .pages import go, html
 from .request import PageRequest
 from .usage import owners_for, statistics

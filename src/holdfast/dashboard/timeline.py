@@ -12,8 +12,8 @@ from ..domain.headings import LONGEST_PREVIEW, shortened, words_in
 from ..domain.messages import Message
 from ..domain.pages import PAGE_BYTES
 from ..domain.turns import Turn
-from ..server.http import HttpResponse
 from ..server.owners import note_reading, owner_of
+from ..server.response_writer import HttpResponse
 from .charts import TurnBar, waterfall_of
 from .pages import html
 from .request import PageRequest

@@ -27,7 +27,7 @@ from ..domain.figures import (
     totals_by,
 )
 from ..domain.turns import TurnStatus
-from ..server.http import HttpResponse
+from ..server.response_writer import HttpResponse
 from .charts import Chart, chart_of
 from .pages import html
 from .request import PageRequest

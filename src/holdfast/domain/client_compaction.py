@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from .contexts import SUMMARY_HEADING
-from .history import History, VisibleMessage
+from .history import History
+from .visible_messages import VisibleMessage
 
 SUMMARY_MARKS = (
     "Another language model started to solve this problem and produced a summary",

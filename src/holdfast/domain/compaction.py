@@ -24,7 +24,8 @@ import msgspec
 from .context_size import Size, TokenReport, weigh
 from .contexts import summary_body
 from .ids import storable
-from .messages import instruction, user_message
+from .messages import instruction
+from .new_messages import user_message
 from .sessions import Session
 from .turns import Lease
 from .value import Value

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from .context_size import Size, weight_of
-from .messages import tool_result
+from .new_messages import tool_result
 from .value import Value
 
 INTERRUPTED = "[This reply was interrupted before it was finished.]"

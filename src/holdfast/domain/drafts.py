@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ..errors import BadMessage
 from .ids import storable
-from .messages import MAX_BODY_BYTES, MessageStatus, NewMessage, new_message
+from .messages import MessageStatus, NewMessage
+from .new_messages import MAX_BODY_BYTES, new_message
 
 RESERVED_EVENTS = 10_000
 

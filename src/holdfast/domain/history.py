@@ -1,37 +1,24 @@
 """Matches a request's message history with the stored conversation: what is new, and where it belongs.
 
 OpenAI clients send the whole conversation each time. Some trim it, some send only what is new, some edit it
-or regenerate. The stored conversation is compared with it message by message, by *fingerprint*: a digest of
-what a client cannot change by accident (role, text, tool calls), which ignores fields that clients add or
-drop.
-
-A chain of fingerprints identifies a whole history: `extended(EMPTY, fingerprints)`. Equal chains are equal
-histories.
-
-Messages are compared by meaning: the arguments of a tool call as JSON, text parts as text, null as empty. An
-assistant message without content has the empty fingerprint and is skipped. Stores may hold chains of an older
-version, which compared arguments as text: `History.past_before` finds those; `is_current` detects them.
+or regenerate. The stored conversation is compared with it message by message, by *fingerprint*
+(`fingerprints.py`): what a message means, whatever fields a client adds or drops.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-
 from ..errors import BadMessage, ToolCallClosed
-from .messages import NewMessage, new_message
+from .fingerprints import chain_before, fingerprint_of
+from .messages import NewMessage
+from .new_messages import new_message
 from .value import Value
+from .visible_messages import VisibleMessage
 
-EMPTY = b"\2" + b"\0" * 16
-"""The chain of no messages. The first byte of every chain is the version of the comparison."""
-_EMPTY_BEFORE = b"\0" * 16
 INSTRUCTING = frozenset({"system", "developer"})
-
-_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +37,11 @@ class History:
 
     def past_before(self) -> bytes:
         """The chain of the past as older versions computed it; stores may hold it."""
-        return _chain_before(self.past)
+        return chain_before(self.past)
 
     @property
     def brings_history(self) -> bool:
         return self.answered > 0 or len(self.messages) > 1
-
-
-class VisibleMessage(Value, frozen=True):
-    """A stored message visible to clients: neither excluded nor deleted."""
-
-    seq: int
-    session_id: str
-    role: str
-    print: bytes
-    calls: tuple[str, ...] = ()
-    interrupted: bool = False
-    unanswered: bool = False
-    """True: its turn ended without an answer and has none since."""
 
 
 class Continues(Value, frozen=True):
@@ -132,68 +106,6 @@ def history_of(values: Sequence[Any]) -> History:
     )
     past = values[leading : leading + answered] if answered else ()
     return History(tuple(checked[:leading]), messages, fingerprints, answered, past)
-
-
-def fingerprint_of(message: Mapping[str, Any]) -> bytes:
-    """Digest of a message's meaning; empty for an assistant message without content. Null, unknown and
-    display-only fields are ignored."""
-    return _print(message, _arguments)
-
-
-def _print(message: Mapping[str, Any], arguments: Callable[[Any], Any]) -> bytes:
-    role = message.get("role")
-    content = _plain(message.get("content"))
-    if role == "assistant" and isinstance(content, str):
-        content = content.strip()  # many clients trim the answers they store
-    calls = [
-        [call.get("id"), _called(call.get("function") or call.get("custom"), arguments)]
-        for call in message.get("tool_calls") or ()
-    ]
-    if role == "assistant" and not content and not calls and arguments is _arguments:
-        return b""
-    said = [role, content, calls, message.get("tool_call_id")]
-    return hashlib.blake2b(_encode(said), digest_size=16).digest()
-
-
-def _arguments(given: Any) -> Any:
-    """A call's arguments by meaning: white space and key order are ignored. None means no arguments; text
-    that is not JSON is compared as is."""
-    if not isinstance(given, str):
-        return given or {}
-    try:
-        return [msgspec.json.decode(given)] if given.strip() else [{}]
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return given
-
-
-def _as_text(given: Any) -> Any:
-    return given
-
-
-def _chain_before(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """The chain as older versions computed it: arguments compared as text, no message skipped."""
-    chain = _EMPTY_BEFORE
-    for message in messages:
-        chain = hashlib.blake2b(chain + _print(message, _as_text), digest_size=16).digest()
-    return chain
-
-
-def fingerprint_of_body(body: bytes) -> bytes:
-    """Fingerprint of a stored body."""
-    return fingerprint_of(msgspec.json.decode(body))
-
-
-def extended(chain: bytes, fingerprints: Iterable[bytes]) -> bytes:
-    """The chain after appending these fingerprints."""
-    for each in fingerprints:
-        if each:
-            chain = EMPTY[:1] + hashlib.blake2b(chain + each, digest_size=16).digest()
-    return chain
-
-
-def is_current(chain: bytes) -> bool:
-    """True: computed by the current version of the comparison, so it can be extended."""
-    return len(chain) == len(EMPTY)
 
 
 def place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[str] = ()) -> HistoryMatch:
@@ -346,29 +258,3 @@ def check_results(new: Sequence[NewMessage], shown: Sequence[VisibleMessage], aw
         if call in called:
             raise ToolCallClosed(call)
         raise BadMessage(f"tool_call_id {call!r} answers no call of this conversation")
-
-
-def _plain(content: Any) -> Any:
-    """Normalise content: a list of text parts equals the same text as a string."""
-    if not isinstance(content, list):
-        return content or ""
-    parts = [_part(part) for part in content]
-    if all(isinstance(part, str) for part in parts):
-        return "".join(parts)
-    return parts
-
-
-def _part(part: Any) -> Any:
-    if isinstance(part, str):
-        return part
-    if part.get("type") in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-        return part["text"]
-    return {name: value for name, value in part.items() if value is not None}
-
-
-def _called(function: Any, arguments: Callable[[Any], Any]) -> Any:
-    if not isinstance(function, Mapping):
-        return None
-    if "arguments" not in function:
-        return [function.get("name"), function.get("input")]
-    return [function.get("name"), arguments(function["arguments"])]

@@ -1,29 +1,23 @@
 """Messages: OpenAI message objects, stored as the JSON bytes they arrived as.
 
-A body is validated once, on input; after that it is passed on as bytes, because the fastest way to send a
-history on is not to parse it. Only what decisions need is extracted: the role, the ids of its tool calls, the
-call it answers. Unknown fields stay in the body unchanged.
+A body is validated once, on input (`new_messages.py`); after that it is passed on as bytes, because the
+fastest way to send a history on is not to parse it. Only what decisions need is extracted: the role, the ids
+of its tool calls, the call it answers. Unknown fields stay in the body unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from ..errors import BadMessage
-from .ids import message_id, storable, unstorable
+from .ids import message_id
 from .value import Value
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
-MOST_NESTED = 100
-"""Maximum nesting of objects and lists in a message. Deeper ones could be stored but not read everywhere."""
 NESTED_TOO_DEEPLY = "[nested too deeply to be shown]"
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
 class MessageStatus(StrEnum):
@@ -94,91 +88,6 @@ class Message(Value, frozen=True):
         return without_calls(self.content(), self.own_calls)
 
 
-class SdkObject(Protocol):
-    """An object of an SDK, such as `response.choices[0].message` of openai."""
-
-    def model_dump(self) -> Any: ...
-
-
-def plain(value: Any) -> Any:
-    """An SDK's object as a plain one, without its fields that are None; anything else as it is."""
-    dump = getattr(value, "model_dump", None)
-    if not callable(dump) or isinstance(value, type | Mapping):
-        return value
-    try:
-        found = dump()
-    except Exception as error:  # user-defined object: may raise anything
-        raise BadMessage(f"{type(value).__name__}.model_dump() failed: {error}") from error
-    return _without_nones(found)
-
-
-def _without_nones(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_nones(part) for name, part in value.items() if part is not None}
-    return [_without_nones(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def new_message(value: Mapping[str, Any] | SdkObject | bytes) -> NewMessage:
-    """Validate an OpenAI message object (or its JSON, or an SDK's object) and prepare it for storing.
-
-    Raises BadMessage, naming the error and its location, if it is invalid.
-    """
-    if isinstance(value, bytes | bytearray | memoryview):
-        value = decode_object(bytes(value))
-    if not isinstance(value, Mapping):
-        value = plain(value)
-    if not isinstance(value, Mapping):
-        raise BadMessage(f"a message must be an object with a role, not {type(value).__name__}")
-    role = value.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise BadMessage(f"a message's role must be one of {', '.join(sorted(ROLES))}; it is {role!r}")
-    content = value.get("content")
-    if content is not None and not isinstance(content, str | list):
-        raise BadMessage(f"a message's content must be text or a list of parts, not {type(content).__name__}")
-    if isinstance(content, list) and not all(isinstance(part, Mapping | str) for part in content):
-        raise BadMessage("every part of a message's content must be an object")
-    calls = _call_ids(value.get("tool_calls")) if role == "assistant" else ()
-    answers = value.get("tool_call_id") if role == "tool" else None
-    if role == "tool" and not (isinstance(answers, str) and answers):
-        raise BadMessage("a tool message must name the call it answers in tool_call_id")
-    return NewMessage(role, _encode(value), calls, answers)
-
-
-def said_by_model(value: Mapping[str, Any]) -> NewMessage:
-    """A model's answer, prepared for storing. Unstorable text is replaced, not refused: a model cannot
-    correct its answer as a client could."""
-    try:
-        return new_message(value)
-    except BadMessage:
-        return new_message(_mended(value))
-
-
-def _mended(value: Any, level: int = 1) -> Any:
-    if isinstance(value, str):
-        return storable(value)
-    if isinstance(value, Mapping | list) and level > MOST_NESTED:
-        return NESTED_TOO_DEEPLY
-    if isinstance(value, Mapping):
-        return {storable(name): _mended(part, level + 1) for name, part in value.items()}
-    return [_mended(part, level + 1) for part in value] if isinstance(value, list) else value
-
-
-def is_nested_deeper(value: object, levels: int) -> bool:
-    """True if objects and lists are nested deeper than this. Not recursive."""
-    layer = [value]
-    for _ in range(levels):
-        layer = [part for item in layer for part in _parts(item) if isinstance(part, Mapping | list | tuple)]
-        if not layer:
-            return False
-    return True
-
-
-def _parts(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
-
-
 def without_calls(value: Mapping[str, Any], call_ids: Collection[str]) -> dict[str, Any]:
     """A message object without these of its calls."""
     left = dict(value)
@@ -189,160 +98,9 @@ def without_calls(value: Mapping[str, Any], call_ids: Collection[str]) -> dict[s
     return left
 
 
-def user_message(text: str) -> NewMessage:
-    return new_message({"role": "user", "content": text})
-
-
 def instruction(text: str) -> bytes:
     """The JSON of a system message, sent to the model and not stored."""
     return msgspec.json.encode({"role": "system", "content": text})
-
-
-def new_messages(
-    value: str | Mapping[str, Any] | SdkObject | Iterable[Mapping[str, Any] | SdkObject],
-) -> tuple[NewMessage, ...]:
-    """Messages from user input: a text (as the user), one message object, or several. An SDK's objects are
-    taken as they are."""
-    if isinstance(value, str):
-        return (user_message(value),)
-    if isinstance(value, Mapping):
-        return (new_message(value),)
-    if callable(getattr(value, "model_dump", None)):  # before Iterable: an SDK's object is one too
-        return (new_message(plain(value)),)
-    if isinstance(value, Iterable):
-        return tuple(new_message(item) for item in value)
-    raise BadMessage(f"expected text or message objects, not {type(value).__name__}")
-
-
-def decode_object(data: bytes) -> dict[str, Any]:
-    try:
-        decoded = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"not valid JSON: {error}") from error
-    if not isinstance(decoded, dict):
-        raise BadMessage(f"a message must be an object with a role, not {type(decoded).__name__}")
-    return decoded
-
-
-def is_part(rest: object, whole: object) -> bool:
-    """True if `rest` is `whole` with something removed: nothing new, same order."""
-    if rest is None or rest == whole:
-        return True
-    if isinstance(rest, Mapping) and isinstance(whole, Mapping):
-        return all(name in whole and is_part(value, whole[name]) for name, value in rest.items())
-    if isinstance(rest, list) and isinstance(whole, list):
-        left = iter(whole)
-        return all(value in left for value in rest)
-    return False
-
-
-def tool_result(call_id: str, text: str, *, inner: bool = False) -> NewMessage:
-    """A tool message that answers `call_id`."""
-    result = new_message({"role": "tool", "tool_call_id": call_id, "content": text})
-    return replace(result, inner=True) if inner else result
-
-
-def _call_ids(calls: object) -> tuple[str, ...]:
-    if calls is None:
-        return ()
-    if not isinstance(calls, list):
-        raise BadMessage(f"tool_calls must be a list, not {type(calls).__name__}")
-    ids = []
-    for number, call in enumerate(calls):
-        call_id = call.get("id") if isinstance(call, Mapping) else None
-        if not isinstance(call_id, str) or not call_id:
-            raise BadMessage(f"tool_calls[{number}] must be an object with an id")
-        ids.append(call_id)
-    if len(set(ids)) != len(ids):
-        raise BadMessage("two tool calls of one message share an id")
-    return tuple(ids)
-
-
-def _encode(value: Mapping[str, Any]) -> bytes:
-    try:
-        body = msgspec.json.encode(value)
-    except UnicodeEncodeError as error:
-        raise BadMessage(f"the message cannot be stored: {_unstorable_text(value)}") from error
-    except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
-        raise BadMessage(f"the message cannot be stored: {error}") from error
-    if b"\\u0000" in body or b"\\ud" in body:
-        # An escape sequence appears only if a character has no plain form. Decode before refusing, because a
-        # backslash followed by "u0000" is ordinary text.
-        fault = _unstorable_text(value)
-        if fault:
-            raise BadMessage(f"the message cannot be stored: {fault}")
-    if body.count(b"{") + body.count(b"[") > MOST_NESTED and is_nested_deeper(value, MOST_NESTED):
-        raise BadMessage(f"the message is nested too deeply; at most {MOST_NESTED} levels are allowed")
-    if len(body) > MAX_BODY_BYTES:
-        raise BadMessage(f"the message is {len(body)} bytes long; at most {MAX_BODY_BYTES} are allowed")
-    return body
-
-
-def _unstorable_text(value: object) -> str | None:
-    """The path of a text in the message that cannot be stored, and why."""
-    stack: list[tuple[str, object]] = [("message", value)]
-    while stack:
-        where, item = stack.pop()
-        if isinstance(item, str):
-            fault = unstorable(item)
-            if fault:
-                return f"{where} {fault}"
-        elif isinstance(item, Mapping):
-            for name, part in item.items():
-                stack.append((f"{where}.{name!r:.40}", part))
-                stack.append((f"a name in {where}", name))
-        elif isinstance(item, list | tuple):
-            stack.extend((f"{where}[{number}]", part) for number, part in enumerate(item))
-    return None
-
-
-BETWEEN = "\n\n"
-"""Separator between the texts of two steps."""
-
-
-def joined(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several replies of one turn as one chat message; texts are joined, all other fields are the last
-    reply's."""
-    whole = dict(replies[-1])
-    texts = [text for reply in replies if (text := text_of(reply.get("content")))]
-    if len(replies) > 1 and texts:
-        whole["content"] = BETWEEN.join(texts)
-    return whole
-
-
-def reply_in(messages: Sequence[Message]) -> dict[str, Any] | None:
-    """The answer that a chat client gets for a turn with these messages; None: there is none."""
-    said = [
-        message
-        for message in as_shown([message for message in messages if not message.inner])
-        if message.role == "assistant" and message.status is MessageStatus.COMPLETED
-    ]
-    return said[-1].content() if said else None
-
-
-def as_shown(messages: Sequence[Message], *, apart: bool = False) -> list[Message]:
-    """These messages, in order, as clients see them: steps joined with the reply they led to, or `apart`, and
-    without the calls that the server answers itself."""
-    if not any(message.own_calls for message in messages):
-        return list(messages)
-    found: list[Message] = []
-    steps: list[Message] = []
-    for message in messages:
-        shown = _shown(message)
-        if is_step(message):
-            steps.append(shown)
-        elif steps and message.role == "assistant":
-            found += _led_to(steps, shown, apart)
-            steps = []
-        else:
-            found += [*_cut_short(steps), shown]
-            steps = []
-    return [*found, *_cut_short(steps)]
-
-
-def is_step(message: Message) -> bool:
-    """True: this reply calls only server-side tools, whatever its text."""
-    return bool(message.own_calls) and not message.shown().get("tool_calls")
 
 
 def text_of(content: Any) -> str:
@@ -351,23 +109,3 @@ def text_of(content: Any) -> str:
         texts = [part if isinstance(part, str) else part.get("text") for part in content]
         return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
-
-
-def _shown(message: Message) -> Message:
-    if not message.own_calls:
-        return message
-    return replace(message, body=msgspec.json.encode(message.shown()), own_calls=())
-
-
-def _led_to(steps: Sequence[Message], last: Message, apart: bool) -> list[Message]:
-    if apart:
-        return [*(step for step in steps if text_of(step.content().get("content"))), last]
-    whole = joined([message.content() for message in (*steps, last)])
-    return [replace(last, body=msgspec.json.encode(whole))]
-
-
-def _cut_short(steps: Sequence[Message]) -> list[Message]:
-    if not steps:
-        return []
-    whole = joined([step.content() for step in steps])
-    return [replace(steps[-1], body=msgspec.json.encode(whole), status=MessageStatus.INTERRUPTED)]

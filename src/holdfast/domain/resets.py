@@ -13,13 +13,11 @@ The decision is repeatable: the verdict carries every reason, for and against, t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from zoneinfo import ZoneInfo
 
-from .ids import printable
 from .local_time import boundary_after, minutes, wall_clock
 from .sessions import EndReason, Session
 from .value import Value
@@ -216,53 +214,3 @@ def ground_of(policy: ResetPolicy, wanted: Due, now: datetime) -> Reason:
         case _:
             said = f"it is reset daily at {day}, once there was no message for {quiet}"
     return Reason(wanted.end_reason.value, said, until=wanted.at)
-
-
-def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] = ()) -> str:
-    """Notice to the person of a session that is reset now; lists running processes by command."""
-    if found.end_reason is EndReason.IDLE:
-        said = f"This conversation has been reset: {found.reasons[0].message}."
-    else:
-        said = "A new day: this conversation has been reset."
-    said += " The next message starts a new session."
-    if stopped:
-        said += f" Stopped: {_listed(stopped)}."
-    if kept:
-        said += f" Left running: {_listed(kept)}."
-    return said
-
-
-def line_of(session: Session, found: Verdict, stopped: Sequence[str] = ()) -> str:
-    """The same for the log: session, reason and processes, by id and program (`log_name`)."""
-    name = f"session {session.id}" + (f" ({printable(session.key)})" if session.key else "")
-    if found.decision is Decision.DEFERRED:
-        holding = "; ".join(reason.log_message for reason in found.holding)
-        return f"{name} is due to be reset ({found.end_reason}); deferred: {holding}"
-    said = f"{name} was reset ({found.end_reason}): {found.reasons[0].log_message}"
-    return f"{said}; stopping {_joined(stopped)}" if stopped else said
-
-
-MOST_LISTED = 20
-
-
-def _listed(commands: Sequence[str]) -> str:
-    return _joined([f'"{command}"' for command in commands])
-
-
-def _joined(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-    return ", ".join(names[:MOST_LISTED]) + more
-
-
-def clock_of(policy: ResetPolicy, now: datetime) -> Callable[[datetime], str]:
-    """Formats a time in the policy's zone, in its shortest form: `00:10`, `Mon 22:10`, `2026-11-02 22:10`."""
-    zone = ZoneInfo(policy.timezone or "UTC")
-
-    def clock(time: datetime) -> str:
-        there, today = time.astimezone(zone), now.astimezone(zone).date()
-        if there.date() == today:
-            return f"{there:%H:%M}"
-        near = abs((there.date() - today).days) < 7
-        return f"{there:%a %H:%M}" if near else f"{there:%Y-%m-%d %H:%M}"
-
-    return clock

@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Raw
 
 from ..domain.ids import new_id
-from ..domain.messages import NewMessage, said_by_model, text_of
+from ..domain.messages import NewMessage, text_of
+from ..domain.new_messages import said_by_model
 from ..domain.records import ConversationRecord, Imported, ImportMark, SessionRecord
 from ..domain.sessions import Edge, EndReason
 from ..domain.views import View

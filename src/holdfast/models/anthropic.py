@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ..domain.history import fingerprint_of
+from ..domain.fingerprints import fingerprint_of
 from ..domain.messages import text_of
 from ..errors import ModelError
 from .base import Chunk, ModelRequest, NativeRequest, Purpose

@@ -1,9 +1,9 @@
-"""One HTTP request: authentication, limits, body, response and error handling.
+"""One HTTP request: authentication, limits, error handling.
 
 `Endpoint` is the ASGI endpoint of a route. Before its handler runs, it checks Host and Origin, authenticates
 the caller and applies the limits on requests. Exceptions of the handler are answered in the error shape of
-the API that the request uses, OpenAI's or Anthropic's. A body is read only on demand, within limits of size
-and time, and must be a JSON object.
+the API that the request uses, OpenAI's or Anthropic's. `RequestContext` is what a handler is given; its parts
+that read the body and send the response are in `bodies.py` and `response_writer.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -24,25 +24,22 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
 from ..domain.ids import is_short, new_request_id
-from ..domain.turns import Delivery
-from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
+from ..errors import BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
 from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
 from .access_log import AccessLog
-from .connections import cycle_of, in_ascii, take_body, write_whole
+from .bodies import BodyReader, BodyThreads
+from .connections import cycle_of
 from .gate import Gate, Headers
-from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
-from .limits import BODY_SECONDS, LARGE_BODY, PIECE, KeyLimits
+from .http_errors import ErrorResponse, anthropic_error, failure_of
+from .limits import KeyLimits
 from .log_buffer import LogBuffer
 from .metrics import Metrics
-from .openai.parameters import BadParameter, body_from
-from .work import BodyThreads, check_values
+from .openai.parameters import BadParameter
+from .response_writer import HttpResponse, JsonResponse, ResponseWriter
 from .workers.worker import Worker
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Body = TypeVar("Body", bound=msgspec.Struct)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -77,63 +74,7 @@ class Services:
 
 
 @dataclass(slots=True)
-class JsonResponse:
-    """A response sent as one body."""
-
-    value: Any
-    """Encoded as JSON; bytes are sent unchanged."""
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    media_type: str = "application/json"
-    answers: str | None = None
-    """The id of the turn whose complete answer this is; its delivery is recorded."""
-
-    async def send(self, call: RequestContext) -> None:
-        body = self.value if isinstance(self.value, bytes) else _encode(self.value)
-        self.value = body  # a client that reads slowly holds the bytes in memory, not the object as well
-        last = 0
-        if len(body) > PIECE:
-            call.hold_bytes(len(body))  # counts until the client has read it
-            last = (len(body) - 1) // PIECE * PIECE
-        await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
-        if self.answers is not None:
-            if await call.finish(body):
-                call.services.runner.receipts.note(self.answers, Delivery.WHOLE)
-            return
-        for at in range(0, last, PIECE):
-            await call.send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
-        await call.send({"type": "http.response.body", "body": body[last:] if last else body})
-
-
-@dataclass(slots=True)
-class PiecesResponse:
-    """A response sent piece by piece, as its client reads: for what is too large to be held or encoded whole.
-
-    An error while the first piece is made is answered as usual; a later one ends the connection.
-    """
-
-    pieces: AsyncIterator[bytes]
-    media_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    async def send(self, call: RequestContext) -> None:
-        async for piece in self.pieces:
-            await call.start(200, {"content-type": self.media_type, **self.headers})
-            for at in range(0, len(piece), PIECE):
-                await call.send(
-                    {"type": "http.response.body", "body": piece[at : at + PIECE], "more_body": True}
-                )
-        await call.send({"type": "http.response.body", "body": b""})
-
-
-class HttpResponse(Protocol):
-    """What a handler returns: `JsonResponse`, a stream, or anything else that can send itself."""
-
-    async def send(self, call: RequestContext) -> None: ...
-
-
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(BodyReader, ResponseWriter):
     services: Services
     request: Request
     headers: Headers
@@ -148,7 +89,6 @@ class RequestContext:
     status: int = 0
     began: float = field(default_factory=time.monotonic)
     _held: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """What this request uses of its API key's limits: name to release function."""
     _bytes: int = 0
     sent_bytes: int = 0
     """Bytes of the response's body so far."""
@@ -231,193 +171,9 @@ class RequestContext:
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
-    async def body(self, seconds: float | None = None) -> bytes:
-        """The request's body. Raises HttpError if it is too large, arrives too slowly (`seconds` replaces
-        BODY_SECONDS), or if this API key's requests exceed their memory limit."""
-        limit = int(self.services.settings.server.max_body_mb * 2**20)
-        declared = self.headers.get("content-length")
-        if declared.isdecimal() and int(declared) > limit:
-            raise _too_large(limit)
-        cycle = self._cycle
-        whole = take_body(cycle) if cycle is not None else None
-        if whole is not None:
-            if len(whole) > limit:
-                raise _too_large(limit)
-            self.hold_bytes(len(whole))
-            return whole
-        whole = b""
-        with BodyDeadline(BODY_SECONDS if seconds is None else seconds) as deadline:
-            whole = await self._read_body(limit)
-        if deadline.passed:
-            raise HttpError(408, "the request's body did not arrive in time", "request_timeout")
-        return whole
-
-    async def _read_body(self, limit: int) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect()
-            piece = message.get("body", b"")
-            size += len(piece)
-            if size > limit:
-                raise _too_large(limit)
-            self.hold_bytes(len(piece))
-            pieces.append(piece)
-            if not message.get("more_body"):
-                break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def json(self, *, optional: bool = False) -> dict[str, Any]:
-        """The body as a JSON object; with `optional`, a missing body is an empty object."""
-        body = await self.body()
-        return await self.work(len(body), lambda: self.parsed(body, optional=optional))
-
-    async def decoded(self, kind: type[Body]) -> Body:
-        """The body as this Struct; a missing body is an empty object. Raises BadParameter if it does not
-        match."""
-        return body_from(await self.json(optional=True), kind)
-
-    def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
-        """Parse a body as a JSON object, within the limit on JSON values."""
-        check_values(body, self.services.settings.limits.messages_per_request)
-        return parsed(body, optional=optional)
-
-    async def work(self, size: int, work: Callable[[], T]) -> T:
-        """Returns `work()`; runs it in a thread if `size`, the bytes of the body it processes, is large."""
-        if size <= LARGE_BODY:
-            return work()
-        return await self.services.body_threads.run(self._caller.key_id if self._caller else "", size, work)
-
-    # --- usage of the API key's limits -------------------------------------------------------------
-
-    def hold_slot(self) -> None:
-        """Count this request among all requests under way and those of its API key; raises HttpError over
-        either limit."""
-        gate, requests, key_id = self.services.gate, self.services.limits.requests, self.caller.key_id
-        gate.enter()
-        try:
-            requests.take(key_id)
-        except BaseException:
-            gate.leave()
-            raise
-
-        def leave() -> None:
-            gate.leave()
-            requests.give_back(key_id)
-
-        self._held["slot"] = leave
-
-    def leave_slot(self) -> None:
-        """Stop counting it as a request under way: from now on it is only a stream."""
-        self._give_back("slot")
-
-    def hold_stream(self) -> None:
-        """Count one stream of this API key until the request ends; raises HttpError over the limit.
-
-        Idempotent per request: called by a handler before it starts anything, and again by its stream.
-        """
-        if "stream" in self._held or self._caller is None:
-            return
-        streams, key_id = self.services.limits.streams, self._caller.key_id
-        streams.take(key_id)
-        self._held["stream"] = lambda: streams.give_back(key_id)
-
     async def changed(self, version: int, timeout: float) -> bool:
         """Wait for a commit, as `Store.changed`; the waits of one API key are paced together."""
         return await self.hf.changed(version, timeout, self._caller.key_id if self._caller else "open")
-
-    def hold_turn(self) -> None:
-        """Count one turn of this API key until the request ends: for answers without a stored turn."""
-        turns, key_id = self.services.limits.turns, self.caller.key_id
-        turns.begin(key_id, self.id)
-        self._held["turn"] = lambda: turns.end(key_id, self.id)
-
-    def hold_bytes(self, more: int) -> None:
-        """Add `more` bytes to the memory used by this API key's requests; raises HttpError over the limit."""
-        if self._caller is not None and more:
-            held, key_id = self.services.limits.bytes, self._caller.key_id
-            held.take(key_id, more)
-            self._bytes = size = self._bytes + more
-            self._held["bytes"] = lambda: held.give_back(key_id, size)
-
-    def _give_back(self, name: str) -> None:
-        give_back = self._held.pop(name, None)
-        if give_back is not None:
-            give_back()
-
-    def give_back_all(self) -> None:
-        """Release everything this request has counted; called when it has ended."""
-        while self._held:
-            self._held.popitem()[1]()
-
-    async def disconnected(self) -> None:
-        """Returns when the client has disconnected."""
-        while (await self.receive())["type"] != "http.disconnect":
-            continue
-
-    def is_open(self) -> bool:
-        """True: the client is still connected and its response not sent yet. Does not wait. Call it only
-        after the body was read."""
-        cycle = self._cycle
-        if cycle is not None:
-            return not (cycle.disconnected or cycle.response_complete)
-        looking = self.receive().__await__()
-        try:
-            next(looking)
-        except StopIteration as found:
-            return bool(found.value["type"] != "http.disconnect")
-        looking.close()
-        return True
-
-    async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
-        if self.started:  # a stream that was announced before its turn began
-            return
-        self.started, self.status = True, status
-        listed = [(name.encode(), value.encode()) for name, value in self._complete(headers).items()]
-        if length is not None:
-            listed.append((b"content-length", b"%d" % length))
-        await self._send({"type": "http.response.start", "status": status, "headers": listed})
-
-    async def respond(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Send a whole response with status 200. True: its last byte was written to an open connection."""
-        cycle = self._cycle
-        is_plain = cycle is not None and cycle.scope["method"] == "POST" and len(body) <= PIECE
-        if cycle is not None and is_plain and write_whole(cycle, self._complete(headers), body):
-            self.started, self.status = True, 200
-            self.sent_bytes += len(body)
-            return True
-        await self.start(200, headers, len(body))
-        return await self.finish(body)
-
-    def _complete(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """These headers of a response, and those that every response has; all values are printable ASCII."""
-        found = {
-            "x-content-type-options": "nosniff",
-            **headers,
-            **self.reply_headers,
-            "x-request-id": self.id,
-            **self.services.gate.headers_for(self.headers),
-        }
-        if self.is_anthropic:
-            found["request-id"] = self.id
-        return in_ascii(found)
-
-    async def send(self, message: dict[str, Any]) -> None:
-        self.sent_bytes += len(message.get("body", b""))
-        await self._send(message)
-
-    async def finish(self, body: bytes) -> bool:
-        """Send the rest of the response. True: its last byte was written to an open connection."""
-        self.sent_bytes += len(body)
-        pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
-        if len(pieces) > 1:  # back-pressure: as fast as the client reads
-            for piece in (*pieces[:-1], b""):
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-        is_open = self.is_open()
-        await self._send({"type": "http.response.body", "body": pieces[-1]})
-        return is_open
 
 
 Handler = Callable[[RequestContext], Awaitable[HttpResponse]]
@@ -484,34 +240,6 @@ async def expand_id(call: RequestContext) -> None:
         call.request.path_params["id"] = await call.hf.full_id(owner, given)
 
 
-class BodyDeadline:
-    """Timeout for the awaits in its block; `passed` is True if it expired. Costs only a timer, because every
-    request with a body has one."""
-
-    __slots__ = ("_seconds", "_task", "_timer", "passed")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self.passed = False
-
-    def __enter__(self) -> BodyDeadline:
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._pass)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._timer.cancel()
-        if not self.passed or kind is None or not issubclass(kind, asyncio.CancelledError):
-            return False
-        assert self._task is not None
-        return self._task.uncancel() == 0  # True: only this deadline cancelled it
-
-    def _pass(self) -> None:
-        assert self._task is not None
-        self.passed = True
-        self._task.cancel()
-
-
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -533,25 +261,7 @@ async def fail(call: RequestContext, failure: ErrorResponse) -> None:
         await JsonResponse(call.error(failure), failure.status, failure.headers).send(call)
 
 
-def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
-    if optional and not body.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"the body is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise BadInput("the body must be a JSON object")
-    return value
-
-
 def _token(headers: Headers) -> str:
     """The API key of a request: a bearer token, else the header `x-api-key`; empty: none."""
     scheme, _, token = headers.get("authorization").partition(" ")
     return (token.strip() if scheme.lower() == "bearer" else "") or headers.get("x-api-key").strip()
-
-
-def _too_large(limit: int) -> HttpError:
-    return HttpError(
-        413, f"the body is larger than {limit / 2**20:g} MiB ([server] max_body_mb)", "request_too_large"
-    )

@@ -1,17 +1,22 @@
 """Every limit on the resources one client can use, and the counters per API key.
 
 Limits that an operator may change are settings (`[server] max_body_mb`, `max_requests` and `[limits]`); the
-others are constants here. `connections.py` applies the limits of connections and request heads, `http.py`
-those of bodies, `work.py` those of JSON. Counts per API key are those of the whole server: with several
+others are constants here. `connections.py` applies the limits of connections and request heads, `bodies.py`
+those of bodies and their JSON. Counts per API key are those of the whole server: with several
 workers each shows its counts to the others (`workers/board.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from ..domain.api_keys import ApiKey
+from ..app import RunningTurn
+from ..domain.api_keys import ApiKey, Caller
+from ..domain.turns import (
+    TurnOutdated,
+    TurnRepeated,
+)
 from ..domain.usage import tokens_in, usable_usage
 from ..errors import RateLimited
 from ..models.base import Chunk
@@ -20,7 +25,7 @@ from .http_errors import RETRY, HttpError
 from .workers.board import KeyColumn, KeyCounts, Row
 
 if TYPE_CHECKING:
-    from .http import RequestContext
+    from .http import RequestContext, Services
 
 # --- connections ---------------------------------------------------------------------------------------
 
@@ -213,6 +218,80 @@ def _too_many(message: str, code: str) -> HttpError:
     return HttpError(429, message, code, headers={**RETRY, "retry-after": str(RETRY_SECONDS)})
 
 
+class HeldLimits:
+    """The part of a `RequestContext` that counts what the request uses of the limits, until it ends."""
+
+    if not TYPE_CHECKING:  # the attributes below are slots of RequestContext
+        __slots__ = ()
+
+    services: Services
+    id: str
+    _caller: Caller | None
+    _held: dict[str, Callable[[], None]]
+    """What this request uses of its API key's limits: name to release function."""
+    _bytes: int
+
+    @property
+    def caller(self) -> Caller:
+        raise NotImplementedError
+
+    def hold_slot(self) -> None:
+        """Count this request among all requests under way and those of its API key; raises HttpError over
+        either limit."""
+        gate, requests, key_id = self.services.gate, self.services.limits.requests, self.caller.key_id
+        gate.enter()
+        try:
+            requests.take(key_id)
+        except BaseException:
+            gate.leave()
+            raise
+
+        def leave() -> None:
+            gate.leave()
+            requests.give_back(key_id)
+
+        self._held["slot"] = leave
+
+    def leave_slot(self) -> None:
+        """Stop counting it as a request under way: from now on it is only a stream."""
+        self._give_back("slot")
+
+    def hold_stream(self) -> None:
+        """Count one stream of this API key until the request ends; raises HttpError over the limit.
+
+        Idempotent per request: called by a handler before it starts anything, and again by its stream.
+        """
+        if "stream" in self._held or self._caller is None:
+            return
+        streams, key_id = self.services.limits.streams, self._caller.key_id
+        streams.take(key_id)
+        self._held["stream"] = lambda: streams.give_back(key_id)
+
+    def hold_turn(self) -> None:
+        """Count one turn of this API key until the request ends: for answers without a stored turn."""
+        turns, key_id = self.services.limits.turns, self.caller.key_id
+        turns.begin(key_id, self.id)
+        self._held["turn"] = lambda: turns.end(key_id, self.id)
+
+    def hold_bytes(self, more: int) -> None:
+        """Add `more` bytes to the memory used by this API key's requests; raises HttpError over the limit."""
+        if self._caller is not None and more:
+            held, key_id = self.services.limits.bytes, self._caller.key_id
+            held.take(key_id, more)
+            self._bytes = size = self._bytes + more
+            self._held["bytes"] = lambda: held.give_back(key_id, size)
+
+    def _give_back(self, name: str) -> None:
+        give_back = self._held.pop(name, None)
+        if give_back is not None:
+            give_back()
+
+    def give_back_all(self) -> None:
+        """Release everything this request has counted; called when it has ended."""
+        while self._held:
+            self._held.popitem()[1]()
+
+
 # --- requests and tokens of an API key -------------------------------------------------------------------
 #
 # Exact over all nodes. A request counts when it asks for an answer of the model: a turn, a retry of one, or
@@ -250,3 +329,29 @@ async def counted(
         usage = chunk.value.get("usage") or usage
         yield chunk
     await call.hf.spend_tokens(key.id, tokens_in(usable_usage(usage)[0]))
+
+
+StartedTurn = TypeVar("StartedTurn", bound=RunningTurn | TurnRepeated | TurnOutdated)
+
+
+async def counted_turn(
+    call: RequestContext, turn_id: str, start: Callable[[], Awaitable[StartedTurn]]
+) -> StartedTurn:
+    """Count a turn of the request's API key: while it waits to start, and until the turn that it started or
+    joined has ended. Raises HttpError 429 if the key has too many."""
+    turns, key_id = call.services.limits.turns, call.caller.key_id
+    turns.begin(key_id, turn_id)
+    try:
+        outcome = await start()
+    except BaseException:
+        turns.end(key_id, turn_id)
+        raise
+    if not isinstance(outcome, RunningTurn) or outcome.task is None or outcome.outcome is not None:
+        turns.end(key_id, turn_id)
+        return outcome
+    runs = outcome.turn.id
+    if runs != turn_id:  # one that it joined or resumed
+        turns.end(key_id, turn_id)
+        turns.begin(key_id, runs)
+    outcome.when_ended(lambda: turns.end(key_id, runs))
+    return outcome

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from .http import JsonResponse, RequestContext
+from .http import RequestContext
+from .response_writer import JsonResponse
 from .routes import Parameter, Route
 from .schemas import ErrorObject
 

@@ -15,7 +15,7 @@ from ..domain.recovery import StoredRequest
 from ..domain.turns import Turn, TurnRequest
 from .anthropic import request as anthropic_request
 from .anthropic.messages import options_of, renderer_of
-from .openai.chat import ChatRenderer
+from .openai.completions import ChatRenderer
 from .openai.responses import ResponseRenderer
 from .openai.responses_request import parse
 

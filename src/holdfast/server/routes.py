@@ -13,8 +13,9 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
 from ..domain.value import Value
-from .http import Endpoint, Handler, HttpResponse, JsonResponse, RequestContext, Services
+from .http import Endpoint, Handler, RequestContext, Services
 from .http_errors import HttpError
+from .response_writer import HttpResponse, JsonResponse
 from .schemas import ErrorObject
 
 TypeForm = Any

@@ -56,6 +56,7 @@ from .admin import (
 )
 from .admin import health as nodes
 from .anthropic import messages
+from .bodies import BodyThreads
 from .connections import Connections, http_config
 from .gate import Gate
 from .http import Endpoint, Services
@@ -66,7 +67,6 @@ from .openai import chat, compaction, conversations, models, responses
 from .openai.response_socket import ResponseSocket
 from .rebuild import rebuilt
 from .routes import Route, mounted, unknown
-from .work import BodyThreads
 from .workers.board import RowColumn
 from .workers.worker import FairAcceptor, Worker, WorkerReport
 

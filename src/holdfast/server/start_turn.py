@@ -1,41 +1,35 @@
 """Starts the turn of a request: match its history, take the lease, call the model.
 
-If the conversation changed after the match (optimistic lock), the match is repeated.
+If the conversation changed after the match (optimistic lock), the match is repeated. A request whose turn
+does not run here is answered by `repeated.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
 
-import msgspec
 from msgspec.structs import replace
 
 from ..app import ClientCompaction, Placement, RunningTurn, TurnSpec
 from ..domain.conversations import Address
 from ..domain.history import History
 from ..domain.ids import new_id
-from ..domain.messages import instruction, reply_in
+from ..domain.messages import instruction
 from ..domain.queue import QUEUES, WhenBusy, can_queue
 from ..domain.recovery import Origin, RequestToStore, is_covered
 from ..domain.turns import (
     ConversationVersion,
-    Delivery,
     NewResponse,
-    Turn,
     TurnOutdated,
     TurnRepeated,
     TurnRequest,
-    TurnStatus,
 )
-from ..errors import ConversationBusy, ToolCallClosed, TurnStopped
-from .conversation_ref import ConversationRef, about, headers_of, request_key, wants_recovery
-from .http import JsonResponse, RequestContext
+from ..errors import ConversationBusy, ToolCallClosed
+from .conversation_ref import ConversationRef, request_key, wants_recovery
+from .http import RequestContext
 from .http_errors import RETRY, HttpError
-from .limits import count_request, limited_key
-from .schemas import HoldfastObject
-from .streams import HEADERS
+from .limits import count_request, counted_turn, limited_key
 
 MOST_TRIES = 100
 LATER = {**RETRY, "retry-after": "1"}
@@ -51,7 +45,7 @@ async def start_turn(
     if services.draining.is_set():
         raise HttpError(503, "the server is stopping; retry in a moment", "draining", headers=LATER)
     await count_request(call)
-    return await counted(call, order.request.turn_id, lambda: _begun(call, order, place, naming))
+    return await counted_turn(call, order.request.turn_id, lambda: _begun(call, order, place, naming))
 
 
 async def _begun(
@@ -168,66 +162,6 @@ def turn_request(
         stored=stored,
         api_key=limited_key(call),
     )
-
-
-async def stored_answer(
-    call: RequestContext,
-    repeated: TurnRepeated,
-    address: Address,
-    whole: Callable[[Mapping[str, Any], Mapping[str, Any], HoldfastObject], dict[str, Any]],
-    streamed: Callable[[dict[str, Any]], bytes] | None,
-) -> JsonResponse:
-    """The stored answer, for a retry of its request. `whole` renders it from the model's completion, the
-    reply and the `holdfast` field; `streamed`, if given, as a stream. Raises TurnStopped if it was cancelled.
-    """
-    turn, session = repeated.turn, repeated.session
-    if turn.status is not TurnStatus.COMPLETED:
-        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
-    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
-    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
-    addressed = address.id if address.id and address.id.startswith("sess_") else None
-    rendered = whole(answer, said, about(session, turn, addressed))
-    headers = headers_of(session, turn)
-    if streamed is None:
-        return JsonResponse(rendered, headers=headers, answers=turn.id)
-    return JsonResponse(
-        streamed(rendered),
-        headers={**HEADERS, **headers},
-        media_type=HEADERS["content-type"],
-        answers=turn.id,
-    )
-
-
-async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> None:
-    """Record that an opener's stored answer or its ids are about to be sent. Must be stored before they are
-    sent, so that no later request, not even after a crash, is given the same conversation."""
-    key = order.request.request_key
-    if key is not None and key.implied and key.opener:
-        await call.services.runner.receipts.settle(turn.id, Delivery.PART)
-
-
-Outcome = TypeVar("Outcome", bound=RunningTurn | TurnRepeated | TurnOutdated)
-
-
-async def counted(call: RequestContext, turn_id: str, start: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Count a turn of the request's API key: while it waits to start, and until the turn that it started or
-    joined has ended. Raises HttpError 429 if the key has too many."""
-    turns, key_id = call.services.limits.turns, call.caller.key_id
-    turns.begin(key_id, turn_id)
-    try:
-        outcome = await start()
-    except BaseException:
-        turns.end(key_id, turn_id)
-        raise
-    if not isinstance(outcome, RunningTurn) or outcome.task is None or outcome.outcome is not None:
-        turns.end(key_id, turn_id)
-        return outcome
-    runs = outcome.turn.id
-    if runs != turn_id:  # one that it joined or resumed
-        turns.end(key_id, turn_id)
-        turns.begin(key_id, runs)
-    outcome.when_ended(lambda: turns.end(key_id, runs))
-    return outcome
 
 
 async def _asked_before(

@@ -21,8 +21,8 @@ from ..errors import NotFound
 from .conversations import touch_ready
 from .forks import fork
 from .resets import touch
-from .resolve import ResolvedRow, conversation_of, find, lookup
-from .rows import Row, to_json
+from .resolve import conversation_of, find, lookup
+from .rows import ResolvedRow, Row, to_json
 from .session_messages import append, append_new, unknown
 from .sessions import check_quotas, open_conversation, require_node
 from .transaction import Q, Transaction

@@ -18,8 +18,8 @@ from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
 from . import processes
 from .nodes import release_orphaned
 from .resets import schedule_reset, session_for, touch
-from .resolve import ResolvedRow, conversation_of, place, session_of
-from .rows import to_conversation, to_conversation_with_metadata, to_json, to_session_spoken_in
+from .resolve import conversation_of, place, session_of
+from .rows import ResolvedRow, to_conversation, to_conversation_with_metadata, to_json, to_session_spoken_in
 from .sessions import check_quotas, open_conversation, require_node
 from .transaction import Q, Transaction
 from .values import Page, check_limit

@@ -30,7 +30,7 @@ from ..domain.quotas import Quotas
 from ..domain.resets import ResetPolicies
 from ..errors import StoreClosed
 from . import nodes
-from .context import ContextCache
+from .context_cache import ContextCache
 from .readers import Readers
 from .search_terms import Deadline
 from .search_threads import SearchThreads

@@ -18,7 +18,8 @@ from msgspec import Raw, Struct
 from ..domain.conversations import check_metadata
 from ..domain.events import EventType
 from ..domain.ids import check_name, check_text, is_ours, unstorable
-from ..domain.messages import ROLES, MessageStatus
+from ..domain.messages import MessageStatus
+from ..domain.new_messages import ROLES
 from ..domain.records import (
     AliasRecord,
     AttachmentRecord,

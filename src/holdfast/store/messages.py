@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ..domain.conversations import Conversation
 from ..domain.events import EventType
 from ..domain.ids import check_text
-from ..domain.messages import Message, NewMessage, is_part
+from ..domain.messages import Message, NewMessage
+from ..domain.new_messages import is_part
 from ..errors import Conflict, NotFound
 from .resolve import conversation_of
 from .rows import to_json, to_message
@@ -198,3 +200,19 @@ def snippet(message: Message, words: str, width: int = 160) -> str:
     start = max(0, min((place for place in places if place >= 0), default=0) - width // 4)
     cut = text[start : start + width]
     return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")
+
+
+def exclude_replies(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
+    """Exclude old replies of a message to be answered again; returns the seq of the message before them."""
+    for seq in seqs:
+        out = {"conversation": conversation.id, "seq": seq, "reason": "answered again", "now": tx.now}
+        tx.run(Q.exclude_steps, **out)
+        tx.run(Q.insert_exclusion, **out)
+        tx.event(
+            EventType.MESSAGE_EXCLUDED, conversation.owner, conversation.id, seq=seq, reason="answered again"
+        )
+    if not seqs:
+        return None
+    tx.run(Q.touch_revision, id=conversation.id)
+    (first,) = tx.one(Q.first_step, conversation=conversation.id, seq=min(seqs)) or (min(seqs),)
+    return max(1, first - 1)

@@ -15,7 +15,8 @@ import msgspec
 
 from ..domain.conversations import Address
 from ..domain.events import EventType
-from ..domain.messages import NewMessage, new_message, size_of
+from ..domain.messages import NewMessage, size_of
+from ..domain.new_messages import new_message
 from ..domain.queue import QueuedTurn, Steered
 from ..domain.turns import (
     Lease,
@@ -27,15 +28,17 @@ from ..domain.turns import (
     TurnWaits,
 )
 from ..errors import BadInput, Conflict, NotFound, QueueFull
+from .leases import spoken_in, waits_for
 from .nodes import release_orphaned
 from .request_keys import insert_key, known_request
+from .resets import session_for_turn
 from .resolve import conversation_of, lookup, session_of
 from .responses import insert_response
 from .rows import Row, to_turn
 from .sessions import check_quotas, require_node
 from .transaction import Q, Transaction
 from .turn_ends import end_queued, withdraw_queue
-from .turns import append, session_for_turn, spoken_in, start, waits_for
+from .turns import append, start
 
 MOST_LISTED = 1000
 

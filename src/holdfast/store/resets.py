@@ -13,24 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.messages import NewMessage
 from ..domain.processes import Process, ProcessLimits, hold_of, label_of, log_name
-from ..domain.resets import (
-    Blocker,
-    Decision,
-    Reason,
-    Verdict,
-    clock_of,
-    due,
-    late,
-    line_of,
-    notice_of,
-    verdict,
-)
+from ..domain.resets import Blocker, Decision, Reason, Verdict, due, late, verdict
 from ..domain.sessions import FRESH_AFTER, RESETS, Session, opening_after
-from ..domain.why import ResetDecision
+from ..domain.turns import (
+    TurnRequest,
+)
+from ..domain.why import ResetDecision, clock_of, line_of, notice_of
 from ..errors import NotFound, ToolCallClosed
 from . import notices
 from . import policies as store_policy
@@ -303,3 +297,20 @@ def open_session(
     release_orphaned(tx, found.conversation.id)
     conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
     return session_for(tx, conversation, tip, (), attached_to, source)
+
+
+def session_for_turn(
+    tx: Transaction,
+    request: TurnRequest,
+    conversation: Conversation,
+    tip: Session,
+    shows_from: int | None = None,
+) -> Session:
+    """The session of this turn. If a session is attached to another node than the turn's, it is detached."""
+    node_id = request.node_id if request.attached else None
+    session = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
+    if session.attached and session.node_id != request.node_id:
+        tx.run(Q.detach_session, id=session.id, node=request.node_id)
+        tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
+        return replace(session, attached=False, node_id=None)
+    return session

@@ -4,86 +4,11 @@ from __future__ import annotations
 
 from ..domain.conversations import Address, Conversation
 from ..domain.ids import parse_message_id
-from ..domain.resets import ResetPolicies
 from ..domain.sessions import Session
-from ..domain.turns import ConversationVersion
-from ..domain.value import Value
 from ..errors import BadInput, NotFound
-from .rows import (
-    Row,
-    bytes_of,
-    conversation_in,
-    history_in,
-    is_ready,
-    may_have_memories,
-    may_have_notices,
-    queued_in,
-    seen_in,
-    tip_in,
-    to_conversation,
-    to_place,
-    to_session,
-    token_of,
-)
+from .rows import ResolvedRow, Row, to_conversation, to_session
 from .transaction import Q, Transaction
 from .values import Resolved
-
-
-class ResolvedRow(Value, frozen=True):
-    """What a name resolves to, as raw rows: turns begin too often to build values that are not used."""
-
-    row: Row
-    addressed: str | None
-
-    def is_ready_for(self, node_id: str, now: int, policies: ResetPolicies) -> bool:
-        """True: the conversation is free, its tip open and not due, so a turn of this node can begin at once.
-
-        False if the tip is attached to another node: that one may be gone.
-        """
-        return is_ready(self.row, node_id, now, None if policies.never else policies.stamp)
-
-    @property
-    def conversation_id(self) -> str:
-        return conversation_in(self.row)
-
-    @property
-    def tip_id(self) -> str:
-        return tip_in(self.row)
-
-    @property
-    def token(self) -> int:
-        return token_of(self.row)
-
-    @property
-    def held(self) -> int:
-        """Bytes of the conversation's messages."""
-        return bytes_of(self.row)
-
-    @property
-    def queued(self) -> int:
-        """How many turns are queued in the conversation."""
-        return queued_in(self.row)
-
-    @property
-    def may_have_notices(self) -> bool:
-        """False: it has no notice that the next reply should carry."""
-        return may_have_notices(self.row)
-
-    @property
-    def may_have_memories(self) -> bool:
-        """False: it has no memory."""
-        return may_have_memories(self.row)
-
-    @property
-    def seen(self) -> ConversationVersion:
-        return seen_in(self.row)
-
-    @property
-    def history(self) -> bytes | None:
-        return history_in(self.row)
-
-    def place(self) -> Resolved:
-        return Resolved(*to_place(self.row), self.addressed)
 
 
 def lookup(tx: Transaction, owner: str | None, address: Address) -> ResolvedRow | None:

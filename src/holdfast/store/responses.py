@@ -10,6 +10,7 @@ from ..domain.ids import storable
 from ..domain.responses import Response
 from ..domain.turns import Lease, NewResponse, Turn, TurnRequest, TurnStatus
 from ..errors import BadInput, LeaseLost, NotFound
+from .leases import holds
 from .rows import to_draft, to_json, to_time, to_turn
 from .transaction import Q, Transaction
 
@@ -39,12 +40,6 @@ def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
         if tx.one(Q.same_draft, **said) is not None:
             return  # already written: its writer did not get the confirmation
         raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
-
-
-def holds(tx: Transaction, lease: Lease) -> bool:
-    """True: this lease is still the conversation's."""
-    row = tx.one(Q.holds_lease, conversation=lease.conversation_id, token=lease.token, node=lease.node_id)
-    return row is not None
 
 
 def drafts(tx: Transaction, turn_id: str, *, after_event: int = -1) -> list[Draft]:

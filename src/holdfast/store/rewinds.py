@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
-from ..domain.history import EMPTY, extended, fingerprint_of_body
+from ..domain.fingerprints import EMPTY, extended, fingerprint_of_body
 from ..domain.ids import parse_message_id
-from ..domain.messages import as_shown
 from ..domain.rewinds import REWOUND, Rewind, Rewound, gaps_in, path_to
 from ..domain.sessions import FRESH_AFTER, Edge, EndReason, Opening, Session
 from ..domain.views import View
+from ..domain.visible_messages import as_shown
 from ..errors import BadInput, NotFound
 from .forks import view_at
 from .messages import visible

@@ -14,9 +14,12 @@ from ..domain.drafts import Draft
 from ..domain.events import Event
 from ..domain.messages import Message, MessageStatus
 from ..domain.nodes import Identity, Node, NodeKind
+from ..domain.pages import Resolved
 from ..domain.recovery import Cause, Origin, Recovery
+from ..domain.resets import ResetPolicies
 from ..domain.sessions import Edge, Session
 from ..domain.turns import ConversationVersion, Delivery, Turn, TurnStatus
+from ..domain.value import Value
 from ..domain.views import View
 
 Row = Sequence[Any]
@@ -110,72 +113,6 @@ _BYTES, _QUEUED, _MAY_HAVE_NOTICES = _SESSION_COLUMNS + 8, _SESSION_COLUMNS + 9,
 _MAY_HAVE_MEMORIES = _SESSION_COLUMNS + 11
 
 
-def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
-    """True: the session of this row is open, free, attached to no other node than this one, and not due.
-
-    `stamp`: of the policies that must have scheduled it, else its due time is invalid; None: nothing is ever
-    due.
-    """
-    due_at = row[_NEXT_DUE_AT]
-    return (
-        row[_HOLDER] is None
-        and row[_TURN] is None  # none waits to be retried
-        and not row[_QUEUED]
-        and row[_ENDED_AT] is None
-        and row[_NODE] in (None, node_id)
-        and (stamp is None or (row[_DATED_BY] == stamp and (due_at is None or due_at > now)))
-    )
-
-
-def conversation_in(row: Row) -> str:
-    """The conversation's id in a resolved row."""
-    conversation_id: str = row[_CONVERSATION]
-    return conversation_id
-
-
-def tip_in(row: Row) -> str:
-    """The id of the conversation's tip in a resolved row."""
-    session_id: str = row[_ID]
-    return session_id
-
-
-def token_of(row: Row) -> int:
-    token: int = row[_TOKEN]
-    return token
-
-
-def bytes_of(row: Row) -> int:
-    """Bytes of the conversation in a resolved row."""
-    held: int = row[_BYTES]
-    return held
-
-
-def queued_in(row: Row) -> int:
-    """How many turns are queued in the conversation of a resolved row."""
-    queued: int = row[_QUEUED]
-    return queued
-
-
-def may_have_notices(row: Row) -> bool:
-    """False: the conversation of a resolved row has no notice that a reply should carry."""
-    return bool(row[_MAY_HAVE_NOTICES])
-
-
-def may_have_memories(row: Row) -> bool:
-    """False: the conversation of a resolved row has no memory."""
-    return bool(row[_MAY_HAVE_MEMORIES])
-
-
-def seen_in(row: Row) -> ConversationVersion:
-    """The conversation's version in a resolved row."""
-    return ConversationVersion(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
-
-
-def history_in(row: Row) -> bytes | None:
-    history: bytes | None = row[_HISTORY]
-    return history
-
-
 def to_session_spoken_in(
     row: Row, stamp: int, turn_id: str | None, node_id: str | None, count: int, model: str | None
 ) -> Session:
@@ -190,25 +127,93 @@ def to_session_spoken_in(
     return to_session(columns)
 
 
-def to_place(row: Row) -> tuple[Conversation, Session]:
-    tip = to_session(row[:_SESSION_COLUMNS])
-    (source, last_seq, token, created_at, forked_from, revision, history, *_) = row[_SESSION_COLUMNS:]
-    return Conversation(
-        tip.conversation_id,
-        tip.owner,
-        tip.key,
-        tip.title,
-        source,
-        tip.id,
-        last_seq,
-        token,
-        tip.running_node,
-        tip.running_turn,
-        to_time(created_at),
-        forked_from,
-        revision,
-        history,
-    ), tip
+class ResolvedRow(Value, frozen=True):
+    """What a name resolves to, as raw rows: turns begin too often to build values that are not used."""
+
+    row: Row
+    addressed: str | None
+    """The exact session that the name referred to, if it did."""
+
+    def is_ready_for(self, node_id: str, now: int, policies: ResetPolicies) -> bool:
+        """True: the conversation is free, its tip open and not due, so a turn of this node can begin at once.
+
+        False if the tip is attached to another node: that one may be gone. Its due time is valid only if
+        these policies have scheduled it.
+        """
+        row, due_at = self.row, self.row[_NEXT_DUE_AT]
+        return (
+            row[_HOLDER] is None
+            and row[_TURN] is None  # none waits to be retried
+            and not row[_QUEUED]
+            and row[_ENDED_AT] is None
+            and row[_NODE] in (None, node_id)
+            and (policies.never or (row[_DATED_BY] == policies.stamp and (due_at is None or due_at > now)))
+        )
+
+    @property
+    def conversation_id(self) -> str:
+        return str(self.row[_CONVERSATION])
+
+    @property
+    def tip_id(self) -> str:
+        return str(self.row[_ID])
+
+    @property
+    def token(self) -> int:
+        return int(self.row[_TOKEN])
+
+    @property
+    def held(self) -> int:
+        """Bytes of the conversation's messages."""
+        return int(self.row[_BYTES])
+
+    @property
+    def queued(self) -> int:
+        """How many turns are queued in the conversation."""
+        return int(self.row[_QUEUED])
+
+    @property
+    def may_have_notices(self) -> bool:
+        """False: it has no notice that the next reply should carry."""
+        return bool(self.row[_MAY_HAVE_NOTICES])
+
+    @property
+    def may_have_memories(self) -> bool:
+        """False: it has no memory."""
+        return bool(self.row[_MAY_HAVE_MEMORIES])
+
+    @property
+    def seen(self) -> ConversationVersion:
+        row = self.row
+        return ConversationVersion(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
+
+    @property
+    def history(self) -> bytes | None:
+        history: bytes | None = self.row[_HISTORY]
+        return history
+
+    def place(self) -> Resolved:
+        tip = to_session(self.row[:_SESSION_COLUMNS])
+        (source, last_seq, token, created_at, forked_from, revision, history, *_) = self.row[
+            _SESSION_COLUMNS:
+        ]
+        conversation = Conversation(
+            tip.conversation_id,
+            tip.owner,
+            tip.key,
+            tip.title,
+            source,
+            tip.id,
+            last_seq,
+            token,
+            tip.running_node,
+            tip.running_turn,
+            to_time(created_at),
+            forked_from,
+            revision,
+            history,
+        )
+        return Resolved(conversation, tip, self.addressed)
 
 
 def to_turn(row: Row) -> Turn:

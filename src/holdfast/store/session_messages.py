@@ -18,8 +18,8 @@ from ..domain.sessions import Session, opening_after
 from ..domain.views import Summary, View
 from ..errors import BadInput, Conflict, NotFound
 from .conversations import add_beside, add_messages, add_to_ready, freed
-from .resolve import ResolvedRow, conversation_of, find, lookup, session_of
-from .rows import Row, to_message
+from .resolve import conversation_of, find, lookup, session_of
+from .rows import ResolvedRow, Row, to_message
 from .transaction import Q, Transaction
 
 ALL = 2**62

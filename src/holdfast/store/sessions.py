@@ -1,4 +1,4 @@
-"""Transactions that open, end and resume sessions, and their lists."""
+"""Transactions that open, end and resume sessions. `session_lists` reads them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from ..domain.views import View
 from ..errors import ConversationBusy, NodeReaped
 from . import flushes
 from .resolve import conversation_of, session_of
-from .rows import to_session, to_stamp, to_time, to_time_or_none, to_turn
+from .rows import to_stamp, to_time, to_time_or_none, to_turn
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, withdraw_queue
-from .values import Page, SessionFilter, check_limit
 
 
 def require_node(tx: Transaction, node_id: str) -> None:
@@ -287,79 +286,3 @@ def resume_session(
 
 
 # --- reading ---------------------------------------------------------------------------------------------
-
-FEW_TITLES = 100
-LOOKED_AT = 1000
-"""How many of the newest sessions are scanned for open ones without a running turn or attached node."""
-_END_OF_TIME = 2**62
-
-
-def page(
-    tx: Transaction, wanted: SessionFilter, *, after: str | None = None, limit: int = 20
-) -> Page[Session]:
-    """A page of sessions, the most recently active first, after the session `after`."""
-    check_limit(limit)
-    at, below = _END_OF_TIME, ""
-    if after is not None:
-        cursor = session_of(tx, wanted.owner, after)
-        at, below = to_stamp(cursor.last_activity_at), cursor.id
-    values = {
-        "at": at,
-        "id": below,
-        "limit": limit + 1,
-        "ended": wanted.ended,
-        "source": wanted.source,
-        "key": wanted.key,
-        "title": wanted.title,
-        "newest": wanted.newest,
-    }
-    few = _of_few_titles(tx, wanted)
-    if few is not None:
-        below_cursor = [each for each in few if (to_stamp(each.last_activity_at), each.id) < (at, below)]
-        below_cursor.sort(key=lambda each: (each.last_activity_at, each.id), reverse=True)
-        return Page(below_cursor[:limit], len(below_cursor) > limit)
-    if wanted.owner is None:
-        rows = tx.all(Q.sessions_of_all, **values)
-    else:
-        rows = tx.all(Q.sessions_of_owner, owner=wanted.owner, **values)
-    return Page([to_session(row) for row in rows[:limit]], len(rows) > limit)
-
-
-def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | None:
-    """The matching sessions, if the filter has a title that few conversations have: scanning those is faster
-    than scanning all sessions. None: no title in the filter, or many have it, so a scan finds it soon."""
-    if wanted.title is None:
-        return None
-    titled = tx.all(Q.conversations_titled, owner=wanted.owner, title=wanted.title, limit=FEW_TITLES + 1)
-    if len(titled) > FEW_TITLES:
-        return None
-    lines = (tx.all(Q.line_of_sessions, conversation=row[0], owner=wanted.owner) for row in titled)
-    found = (to_session(row) for line in lines for row in line)
-    return [
-        session
-        for session in found
-        if (wanted.ended is None or session.ended == wanted.ended) and wanted.includes(session)
-    ]
-
-
-def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
-    """All sessions of a conversation, oldest first."""
-    conversation_of(tx, owner, conversation_id)
-    rows = tx.all(Q.line_of_sessions, conversation=conversation_id, owner=owner)
-    return [to_session(row) for row in rows]
-
-
-def alive(tx: Transaction, owner: str | None, *, limit: int = 200) -> list[Session]:
-    """Open sessions, the most recently active first: all with a running turn or an attached process,
-    others only if they are among the newest. Cheap, however many are stored."""
-    if owner is None:
-        rows = tx.all(Q.alive_of_all, looked_at=LOOKED_AT, limit=limit)
-    else:
-        rows = tx.all(Q.alive_of_owner, owner=owner, looked_at=LOOKED_AT, limit=limit)
-    return [to_session(row) for row in rows]
-
-
-def ended_since(tx: Transaction, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
-    """Sessions that have ended since then, the latest first."""
-    rows = tx.all(Q.ended_since, owner=owner, since=to_stamp(since), limit=limit)
-    return [to_session(row) for row in rows]

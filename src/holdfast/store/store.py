@@ -39,7 +39,6 @@ from . import (
     exports,
     flushes,
     forks,
-    headings,
     imports,
     items,
     maintenance,
@@ -55,10 +54,11 @@ from . import (
     resolve,
     responses,
     rewinds,
+    session_lists,
     session_messages,
     sessions,
-    short_ids,
     side_requests,
+    turn_lists,
     turns,
 )
 from .context import read_context
@@ -81,17 +81,17 @@ class Store(Engine):
     settle_turn = writes(turns.settle_turn)
     cancel_turn = writes(turns.cancel_turn)
     give_up_turn = writes(recovery.give_up)
-    due_turns = reads(recovery.due)
-    waiting_turns = reads(recovery.waiting)
-    running_turns = reads(turns.running)
+    due_turns = reads(turn_lists.due)
+    waiting_turns = reads(turn_lists.waiting)
+    running_turns = reads(turn_lists.running)
     retry_turn = writes(recovery.retry)
-    count_waiting = reads(recovery.count_waiting)
+    count_waiting = reads(turn_lists.count_waiting)
     note_deliveries = writes(turns.note_deliveries)
     open_session = writes(resets.open_session)
-    stored_request = reads(recovery.stored_request)
-    turn = reads(turns.turn_of)
+    stored_request = reads(turn_lists.stored_request)
+    turn = reads(turn_lists.turn_of)
     newest_turn = reads(rewinds.newest_turn)
-    turns = reads(turns.page)
+    turns = reads(turn_lists.page)
     turn_messages = reads(messages.of_turn)
     turn_answer = reads(responses.answer_of)
     drafts = reads(responses.drafts)
@@ -135,9 +135,9 @@ class Store(Engine):
     delete_message = erases(messages.delete)
     reduce_message = erases(messages.reduce)
     visible = reads(messages.visible)
-    words_of_sessions = reads(headings.words_of_sessions)
-    sums_of_conversations = reads(headings.sums_of_conversations)
-    headings = reads(headings.headings)
+    words_of_sessions = reads(session_lists.words_of_sessions)
+    sums_of_conversations = reads(session_lists.sums_of_conversations)
+    headings = reads(session_lists.headings)
     messages = reads(messages.page)
 
     # --- sessions ---------------------------------------------------------------------------------------
@@ -148,12 +148,12 @@ class Store(Engine):
     rewind = writes(rewinds.rewind)
     session = reads(resolve.session_of)
     resolve = reads(resolve.place)
-    ids_like = reads(short_ids.like)
-    line = reads(sessions.line)
+    ids_like = reads(session_lists.ids_like)
+    line = reads(session_lists.line)
     forks = reads(forks.forks)
-    alive = reads(sessions.alive)
-    ended_since = reads(sessions.ended_since)
-    sessions = reads(sessions.page)
+    alive = reads(session_lists.alive)
+    ended_since = reads(session_lists.ended_since)
+    sessions = reads(session_lists.page)
 
     # --- resets -----------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ from ..domain.contexts import OUTCOME_UNKNOWN
 from ..domain.drafts import interrupted_reply
 from ..domain.events import EventType
 from ..domain.ids import storable
-from ..domain.messages import NewMessage, size_of, tool_result
+from ..domain.messages import NewMessage, size_of
+from ..domain.new_messages import tool_result
 from ..domain.recovery import REQUEST_KEPT, Cause, Recovery, parked, waiting_sentence
 from ..domain.turns import Delivery, Turn, TurnStatus, check_step
 from .deliveries import add_response_event

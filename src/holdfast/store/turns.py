@@ -1,24 +1,23 @@
-"""The transactions of turns: begin, resume, append, commit the reply, end without one; and their lists.
+"""The transactions of turns: begin, append, commit the reply, end without one.
 
-`resets.session_for` chooses the session that a turn is in, `request_keys` recognises a request that was sent
-before, and `turn_ends` leaves the same state however a turn ends without an answer.
+`request_keys` recognises a request that was sent before, `recovery` resumes its turn, `resets.session_for`
+chooses the session of a turn, `leases` takes and checks its lease, and `turn_ends` leaves the same state
+however a turn ends without an answer. `turn_lists` reads turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
-from ..domain.conversations import Address, Conversation
-from ..domain.drafts import Draft, first_event_of
+from ..domain.conversations import Address
+from ..domain.drafts import Draft
 from ..domain.events import EventType
-from ..domain.history import EMPTY
+from ..domain.fingerprints import EMPTY
 from ..domain.ids import storable
 from ..domain.messages import NewMessage, size_of
 from ..domain.notices import Notice
-from ..domain.queue import as_joined
 from ..domain.recovery import Cause, Recovery
 from ..domain.request_keys import RequestKey
 from ..domain.sessions import Edge, Session
@@ -35,7 +34,6 @@ from ..domain.turns import (
     TurnRequest,
     TurnStatus,
     TurnWaits,
-    check_step,
     check_unanswered,
     is_due,
 )
@@ -43,25 +41,25 @@ from ..domain.usage import input_tokens, output_tokens, tokens_in, usable_usage
 from ..errors import (
     BadInput,
     LeaseLost,
-    NodeReaped,
     NotFound,
-    TurnSuperseded,
 )
 from .api_keys import spend
 from .deliveries import add_reply, add_response_event
 from .forks import fork_for
+from .leases import holds, new_lease, spoken_in, take_lease, waits_for, write_under
+from .messages import exclude_replies
 from .nodes import release_orphaned
 from .notices import add as add_notice
 from .notices import give, tell
-from .request_keys import insert_key, is_newest, known_request
-from .resets import schedule_reset, session_for, touch
-from .resolve import conversation_of, find, lookup, session_of
-from .responses import answered_by, append_draft, holds, insert_response
-from .rows import Row, to_json, to_session_spoken_in, to_time, to_turn
+from .recovery import take_up
+from .request_keys import insert_key, known_request
+from .resets import schedule_reset, session_for_turn, touch
+from .resolve import find, lookup, session_of
+from .responses import answered_by, append_draft, insert_response
+from .rows import to_json, to_session_spoken_in, to_time, to_turn
 from .sessions import check_quotas, open_conversation
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, end_without_answer
-from .values import LARGEST_LIST, check_limit
 
 REPEATED = frozenset({TurnStatus.QUEUED, TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED})
 """A request of a turn in such a state is that turn; in any other, it resumes it."""
@@ -93,7 +91,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     if known is not None:
         if request.by_recovery and not is_due(known, to_time(tx.now)):
             return TurnOutdated()  # another node has taken it up, or it was withdrawn
-        return _take_up(tx, request, known)
+        return take_up(tx, request, known)
     reached = lookup(tx, request.owner, request.address)
     if reached is None:
         if request.seen is not None and request.seen.conversation_id:
@@ -143,7 +141,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             return waits
     if request.regenerates:
         history = None
-    shows_from = _replace(tx, place.conversation, request.regenerates)
+    shows_from = exclude_replies(tx, place.conversation, request.regenerates)
     session = session_for_turn(tx, request, place.conversation, place.tip, shows_from)
     session = spoken_in(tx, request, session)
     return start(tx, request, session, place.conversation.token, place.addressed, history)
@@ -155,35 +153,6 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
     adds = size_of(request.messages)
     session = fork_for(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds=adds)
     return start(tx, request, spoken_in(tx, request, session), 0, None, None)
-
-
-def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
-    """Exclude old replies of a message to be answered again; returns the seq of the message before them."""
-    for seq in seqs:
-        out = {"conversation": conversation.id, "seq": seq, "reason": "answered again", "now": tx.now}
-        tx.run(Q.exclude_steps, **out)
-        tx.run(Q.insert_exclusion, **out)
-        tx.event(
-            EventType.MESSAGE_EXCLUDED, conversation.owner, conversation.id, seq=seq, reason="answered again"
-        )
-    if not seqs:
-        return None
-    tx.run(Q.touch_revision, id=conversation.id)
-    (first,) = tx.one(Q.first_step, conversation=conversation.id, seq=min(seqs)) or (min(seqs),)
-    return max(1, first - 1)
-
-
-def waits_for(tx: Transaction, conversation: Conversation, resumed: str | None = None) -> TurnWaits | None:
-    """The wait outcome, if a node that is not gone holds this conversation, or if a turn other than `resumed`
-    waits in it to be retried."""
-    if conversation.holder is None:
-        waiting = conversation.turn_id
-        if waiting is None or waiting == resumed or tx.one(Q.is_waiting, id=waiting) is None:
-            return None
-        return TurnWaits(conversation.id, "", waiting)
-    if tx.one(Q.holder_is_gone, id=conversation.id) is not None:
-        return None
-    return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
 
 
 def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
@@ -204,25 +173,8 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
         adds=size_of(request.messages),
         begins=request,
     )
-    lease = _lease(request, request.turn_id, session, 1, _notifies(request), ())
+    lease = new_lease(request, request.turn_id, session, 1, _notifies(request), ())
     return replace(_write_turn(tx, request, session, lease, None, EMPTY), may_have_memories=False)
-
-
-def session_for_turn(
-    tx: Transaction,
-    request: TurnRequest,
-    conversation: Conversation,
-    tip: Session,
-    shows_from: int | None = None,
-) -> Session:
-    """The session of this turn. If a session is attached to another node than the turn's, it is detached."""
-    node_id = request.node_id if request.attached else None
-    session = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
-    if session.attached and session.node_id != request.node_id:
-        tx.run(Q.detach_session, id=session.id, node=request.node_id)
-        tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
-        return replace(session, attached=False, node_id=None)
-    return session
 
 
 def start(
@@ -238,12 +190,12 @@ def start(
 ) -> TurnBegun:
     """Take the lease, store the messages, write the turn. `session` already has its state after the turn
     began."""
-    _take_lease(tx, request, request.turn_id, session, token, request.messages)
+    take_lease(tx, request, request.turn_id, session, token, request.messages)
     notices = give(tx, session.conversation_id, request.turn_id) if may_have_notices else ()
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
         schedule_reset(tx, session)
-    lease = _lease(request, request.turn_id, session, token + 1, _notifies(request), notices)
+    lease = new_lease(request, request.turn_id, session, token + 1, _notifies(request), notices)
     return _write_turn(tx, request, session, lease, addressed, history, notices, revision)
 
 
@@ -318,169 +270,14 @@ def _write_turn(
     return TurnBegun(turn, lease, session, addressed, history=history, notices=notices, revision=revision)
 
 
-def spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
-    """The session's state once the turn has begun; a resumed turn (`known`) has stored its messages
-    before."""
-    return replace(
-        session,
-        last_activity_at=to_time(tx.now),
-        last_seq=session.last_seq + (0 if known else len(request.messages)),
-        running_turn=known.id if known else request.turn_id,
-        running_node=request.node_id,
-        model=request.model or session.model,
-    )
-
-
-def _take_lease(
-    tx: Transaction,
-    request: TurnRequest,
-    turn_id: str,
-    session: Session,
-    token: int,
-    messages: Sequence[NewMessage] = (),
-) -> None:
-    changed = tx.run(
-        Q.take_lease,
-        id=session.conversation_id,
-        node=request.node_id,
-        turn=turn_id,
-        token=token,
-        count=len(messages),
-        bytes=size_of(messages),
-    )
-    if not changed:  # the caller has read it as free, under this token, in this same transaction
-        raise NodeReaped(request.node_id)
-
-
-def _lease(
-    request: TurnRequest,
-    turn_id: str,
-    session: Session,
-    token: int,
-    notifies: str | None,
-    notices: Sequence[Notice],
-) -> Lease:
-    return Lease(
-        session.conversation_id,
-        session.id,
-        turn_id,
-        request.node_id,
-        token,
-        request.api_key,
-        notifies,
-        carries_notices=bool(notices),
-    )
-
-
 def _notifies(request: TurnRequest) -> str | None:
     return request.response.id if request.response is not None and request.response.webhook else None
 
 
-def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
-    """Resume an unfinished turn on a retry: its messages and finished tool calls stay, only the partial reply
-    leaves the context. No tool is run again."""
-    if not is_newest(tx, known):
-        raise TurnSuperseded(known.id)
-    check_step(known.id, known.status, TurnStatus.RUNNING)
-    conversation = conversation_of(tx, request.owner, known.conversation_id)
-    waits = waits_for(tx, conversation, known.id)
-    if waits is not None:
-        return waits
-    release_orphaned(tx, conversation.id)
-    conversation = conversation_of(tx, request.owner, conversation.id)
-    tip = session_of(tx, request.owner, conversation.tip_id)
-    session = session_for_turn(tx, request, conversation, tip, known.first_seq)
-    for (seq,) in tx.all(
-        Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
-    ):
-        tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
-    tx.run(Q.touch_revision, id=conversation.id)
-    # An attempt of a server is no activity: else each one would put off a reset for longer.
-    active_at = session.last_activity_at if request.by_recovery else to_time(tx.now)
-    session = replace(spoken_in(tx, request, session, known), last_activity_at=active_at)
-    _take_lease(tx, request, known.id, session, conversation.token)
-    # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
-    by_id = request.resumes_turn is not None and not request.by_recovery
-    delivery = Delivery.PART if by_id else max(known.delivery, request.delivery)
-    (stored,) = tx.one(Q.stored_request, id=known.id, owner=None) or (None,)
-    tx.run(
-        Q.take_up_turn,
-        id=known.id,
-        node=request.node_id,
-        session=session.id,
-        delivery=delivery,
-        stored=request.stored.request,
-    )
-    key = request.request_key
-    if key is not None and key.implied:
-        body_hash = key.fingerprint
-        tx.run(Q.renew_request, owner=request.owner, route=key.route, key=key.key, body_hash=body_hash)
-    now = None if request.by_recovery else tx.now
-    tx.run(Q.touch_session, id=session.id, now=now, model=request.model, input_tokens=0, output_tokens=0)
-    if now is not None and not tx.policies.never:
-        schedule_reset(tx, session)
-    tx.event(
-        EventType.TURN_TAKEN_UP,
-        request.owner,
-        conversation.id,
-        session.id,
-        known.id,
-        attempt=known.attempt + 1,
-        node=request.node_id,
-        by="recovery" if request.by_recovery else "retry",
-        attempts=known.recovery.tries + 1,
-    )
-    turn = replace(
-        known,
-        session_id=session.id,
-        status=TurnStatus.RUNNING,
-        node_id=request.node_id,
-        attempt=known.attempt + 1,
-        ended_at=None,
-        error=None,
-        delivery=delivery,
-        why=None,
-        recovery=replace(
-            known.recovery,
-            tries=known.recovery.tries + 1,
-            all_tries=known.recovery.all_tries + 1,
-            due_at=None,
-            cause=None,
-        ),
-    )
-    (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
-    next_event = first_event_of(turn.attempt, unreserved - 1)
-    notices = give(tx, conversation.id, known.id)
-    lease = _lease(request, known.id, session, conversation.token + 1, known.response_id, notices)
-    return TurnBegun(
-        turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices, request=stored
-    )
-
-
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
     """Append the turn's messages as they are made; returns the last seq. LeaseLost writes nothing."""
-    last_seq: int = _write_under(tx, lease, Q.number_messages, messages)[0]
+    last_seq: int = write_under(tx, lease, Q.number_messages, messages)[0]
     return last_seq
-
-
-def _write_under(
-    tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage], **more: Any
-) -> Row:
-    """Number and store messages by a statement guarded by the lease; returns its row, which begins with the
-    conversation's last seq."""
-    row = tx.one(
-        statement,
-        id=lease.conversation_id,
-        token=lease.token,
-        node=lease.node_id,
-        count=len(messages),
-        bytes=size_of(messages),
-        **more,
-    )
-    if row is None:
-        raise LeaseLost(lease.conversation_id, lease.token)
-    tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
-    return row
 
 
 def commit_reply(
@@ -506,7 +303,7 @@ def commit_reply(
     if draft is not None:
         append_draft(tx, lease, draft)
     last_seq: int
-    last_seq, owner, places = _write_under(tx, lease, Q.release_lease, messages, history=history)
+    last_seq, owner, places = write_under(tx, lease, Q.release_lease, messages, history=history)
     usage = _usable(tx, lease, usage)
     tx.run(
         Q.settle_turn,
@@ -640,50 +437,3 @@ def _touch(
 
 
 # --- reading ---------------------------------------------------------------------------------------------
-
-_END_OF_TIME = 2**62
-
-
-def turn_of(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
-    """This turn; one whose messages joined another turn has that one's state. Raises NotFound."""
-    row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
-    if row is None:
-        raise NotFound("turn", turn_id)
-    turn = to_turn(row)
-    return turn if turn.joined is None else as_joined(turn, turn_of(tx, owner, turn.joined))
-
-
-def running(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Turn]:
-    """Turns that run on any node, newest first."""
-    check_limit(limit, LARGEST_LIST)
-    return [to_turn(row) for row in tx.all(Q.turns_that_run, owner=owner, limit=limit)]
-
-
-def page(
-    tx: Transaction,
-    owner: str | None,
-    conversation_id: str,
-    *,
-    session_id: str | None = None,
-    after: str | None = None,
-    limit: int = 100,
-) -> list[Turn]:
-    """The newest turns of a conversation (or of one of its sessions), newest first, after the turn
-    `after`."""
-    check_limit(limit, LARGEST_LIST)
-    conversation_of(tx, owner, conversation_id)
-    below: int = _END_OF_TIME
-    if after is not None:
-        row = tx.one(Q.turn_number, id=after, conversation=conversation_id)
-        if row is None:
-            raise NotFound("turn", after)
-        below = row[0]
-    rows = tx.all(
-        Q.turns_of_conversation,
-        conversation=conversation_id,
-        owner=owner,
-        session=session_id,
-        below=below,
-        limit=limit,
-    )
-    return [to_turn(row) for row in rows]

@@ -16,7 +16,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.os_support import identity
-from holdfast.server import streams
+from holdfast.server import sse
 from holdfast.server.admin import events
 from holdfast.store.sqlite.engine import open_store
 from tests.integration.api.conftest import Running, StartServer
@@ -216,7 +216,7 @@ async def test_a_stream_ends_when_the_server_is_about_to_stop(server: Running) -
 async def test_a_stream_ends_when_its_key_is_revoked(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.05)
     client = await server.client_of("ada")
     async with client.stream("GET", "/api/events?after=now", timeout=60) as response:
@@ -230,8 +230,8 @@ async def test_a_stream_ends_when_its_key_is_revoked(
 async def test_an_idle_stream_is_kept_alive_by_comments(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.1)
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.05)
     async with server.client.stream("GET", "/api/events?after=now", timeout=60) as response:
         async with asyncio.timeout(60):

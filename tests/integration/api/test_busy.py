@@ -140,11 +140,11 @@ async def test_a_queued_stream_begins_when_its_time_comes(start_server: StartSer
 async def test_a_queued_stream_keeps_its_client_waiting_with_comments(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.server import queued, streams
+    from holdfast.server import repeated, sse
 
-    monkeypatch.setattr(queued, "HEADERS_SECONDS", 0.05)
-    monkeypatch.setattr(queued, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(repeated, "HEADERS_SECONDS", 0.05)
+    monkeypatch.setattr(repeated, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.01)
     slow = Slow()
     server, task = await busy_server(start_server, slow)
     headers = {"x-holdfast-session-key": KEY, "x-holdfast-when-busy": "queue"}

@@ -11,7 +11,7 @@ from holdfast.domain.api_keys import parse_token
 from holdfast.domain.conversations import Address
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.scripted import ScriptedModel
-from holdfast.server import streams
+from holdfast.server import sse
 from tests.integration.api.chatting import (
     PATH,
     Words,
@@ -77,7 +77,7 @@ async def test_the_open_stream_of_a_revoked_key_ends_within_seconds(start_server
 async def test_a_talkative_stream_of_a_revoked_key_ends_too(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.1)
     server = await start_server(ScriptedModel([" ".join(["word"] * 2000)], delay=0.005))
     token = await server.key("ada")
     stream = await sdk(server, token).chat.completions.create(model="m", messages=[user("hi")], stream=True)
@@ -93,7 +93,7 @@ async def test_a_talkative_stream_of_a_revoked_key_ends_too(
 async def test_a_key_revoked_before_the_first_word_gets_no_word(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.1)
     asked, gate = asyncio.Event(), asyncio.Event()
 
     async def slow(messages: object, purpose: object) -> str:

@@ -15,7 +15,7 @@ import pytest
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
-from holdfast.server import streams
+from holdfast.server import sse, streams
 from tests.integration.api.chatting import (
     PATH,
     Words,
@@ -289,8 +289,8 @@ async def test_what_is_not_kept_stops_when_its_client_leaves(start_server: Start
 async def test_comments_keep_a_silent_stream_alive(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.04)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.04)
     words = Words()
     server = await start_server(ScriptedModel([words]))
     async with streaming(server) as response:
@@ -307,8 +307,8 @@ async def test_comments_keep_a_silent_stream_alive(
 async def test_the_sdk_does_not_mind_comments(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.02)
     for store in (True, False):
         words = Words()
         server = await start_server(ScriptedModel([words]))
@@ -326,8 +326,8 @@ async def test_headers_go_out_though_the_model_has_not_said_a_word(
 ) -> None:
     assert 9 <= streams.HEADERS_SECONDS < 10
     monkeypatch.setattr(streams, "HEADERS_SECONDS", 0.1)
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.02)
     gate = asyncio.Event()
 
     async def slow(messages: object, purpose: object) -> str:
@@ -354,7 +354,7 @@ async def test_the_headers_of_what_is_not_kept_go_out_in_time_too(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "HEADERS_SECONDS", 0.1)
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.02)
     gate = asyncio.Event()
 
     async def slow(messages: object, purpose: object) -> str:

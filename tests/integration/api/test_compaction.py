@@ -19,7 +19,7 @@ from holdfast.domain.sessions import Edge, Session
 from holdfast.errors import ModelError
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import Line, ScriptedModel
-from holdfast.server import streams
+from holdfast.server import sse, streams
 from tests.integration.api.chatting import by_id, by_key, post, sdk, session_of, until, user
 from tests.integration.api.conftest import Running, StartServer
 
@@ -298,8 +298,8 @@ async def test_a_stream_that_waits_for_a_summary_is_kept_alive_and_says_the_trut
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "HEADERS_SECONDS", 0.2)
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.1)
     script = Script()
     server = await start_server(script.model(), **FULL)
     first = await _filled(server, script)

@@ -14,8 +14,8 @@ from holdfast.domain.contexts import Context
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.agent_loop import AgentLoop
-from holdfast.server import limits, work
-from holdfast.server.work import check_values
+from holdfast.server import bodies, limits
+from holdfast.server.bodies import check_values
 from tests.integration.api.chatting import until, user
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.test_doors import check_error
@@ -356,14 +356,14 @@ async def test_others_are_answered_while_a_large_body_is_worked_on(
     import threading
 
     answered = threading.Event()
-    checked = work.check_values
+    checked = bodies.check_values
 
     def waits(body: bytes, most: int) -> None:
         if len(body) > limits.LARGE_BODY:
             assert answered.wait(30), "the event loop was not free"
         checked(body, most)
 
-    monkeypatch.setattr("holdfast.server.http.check_values", waits)
+    monkeypatch.setattr("holdfast.server.bodies.check_values", waits)
     large = asyncio.create_task(
         server.client.post(CHAT, json={"messages": [user("x" * 2 * limits.LARGE_BODY)]})
     )

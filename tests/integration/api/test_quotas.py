@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.domain.messages import MOST_NESTED, said_by_model
+from holdfast.domain.new_messages import MOST_NESTED, said_by_model
 from holdfast.domain.quotas import MEBIBYTE
 from holdfast.errors import QuotaExceeded
 from holdfast.store import search_terms

@@ -16,7 +16,7 @@ from holdfast.domain.api_keys import Scope, new_key
 from holdfast.models.scripted import ScriptedModel
 from holdfast.os_support import running_processes
 from holdfast.runtime.processes.probe import members
-from holdfast.server import streams
+from holdfast.server import sse
 from tests.integration.api import responding
 from tests.integration.api.chatting import (
     TOOLS,
@@ -198,8 +198,8 @@ async def test_a_stream_is_one_answer_for_the_official_sdk(start: Any, content: 
 async def test_words_come_while_the_model_speaks_and_comments_while_a_tool_runs(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.2)
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(sse, "KEEPALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.1)
     gate = tmp_path / "gate"
     server = await start(runs(f"while ! [ -e {gate} ]; do sleep 0.05; done", "Wait."), "Done.")
     client = await allowed(server)

@@ -12,7 +12,7 @@ from holdfast.dashboard import browser_sessions
 from holdfast.dashboard.browser_sessions import LINK_FOR, LinkBook, login_link
 from holdfast.dashboard.routes import PAGES
 from holdfast.domain.api_keys import parse_token
-from holdfast.server import streams
+from holdfast.server import sse
 from holdfast.server.admin import events
 from tests.integration.api.conftest import Running, StartServer, running_server, server_home, start_server
 
@@ -198,7 +198,7 @@ async def test_servers_on_one_store_share_a_login_and_its_end(start_server: Star
 async def test_live_streams_end_with_their_login(
     server: Running, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.1)
     token = await server.key("ada")
     client = await logged_in(server, token)

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from holdfast.domain.connectors import ConnectorClaim, ConnectorHealth
-from holdfast.domain.messages import new_message
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel

@@ -7,7 +7,7 @@ import asyncio
 import holdfast
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_messages
+from holdfast.domain.new_messages import new_messages
 from holdfast.domain.recovery import Origin, RequestToStore
 from holdfast.domain.turns import TurnRequest
 from tests.unit.cli.conftest import Home

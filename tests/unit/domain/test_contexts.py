@@ -19,7 +19,7 @@ from holdfast.domain.contexts import (
     render,
     summary_body,
 )
-from holdfast.domain.messages import tool_result
+from holdfast.domain.new_messages import tool_result
 
 
 def calls(seq: int, *ids: str) -> Mark:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.domain.drafts import RESERVED_EVENTS, Draft, drafted_text, first_event_of, interrupted_reply
-from holdfast.domain.messages import MAX_BODY_BYTES, MessageStatus
+from holdfast.domain.messages import MessageStatus
+from holdfast.domain.new_messages import MAX_BODY_BYTES
 from holdfast.errors import BadInput
 
 

@@ -8,20 +8,17 @@ from typing import Any
 import pytest
 
 from holdfast.domain.client_compaction import summary_at
+from holdfast.domain.fingerprints import EMPTY, extended, fingerprint_of, is_current
 from holdfast.domain.history import (
-    EMPTY,
     AnswersAgain,
     Branches,
     Continues,
     History,
     HistoryMatch,
-    VisibleMessage,
-    extended,
-    fingerprint_of,
     history_of,
-    is_current,
     place,
 )
+from holdfast.domain.visible_messages import VisibleMessage
 from holdfast.errors import BadMessage, ToolCallClosed
 
 Said = Mapping[str, Any]

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.messages import (
+from holdfast.domain.messages import MessageStatus
+from holdfast.domain.new_messages import (
     MAX_BODY_BYTES,
     ROLES,
-    MessageStatus,
     is_part,
     new_message,
     new_messages,

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.messages import Message, MessageStatus, as_shown, joined, reply_in
+from holdfast.domain.messages import Message, MessageStatus
 from holdfast.domain.rewinds import replies_to_person
+from holdfast.domain.visible_messages import as_shown, joined, reply_in
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

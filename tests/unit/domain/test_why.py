@@ -12,10 +12,10 @@ import pytest
 
 from holdfast.domain.nodes import Identity
 from holdfast.domain.processes import Process, ProcessLimits, ProcessState, hold_of
-from holdfast.domain.resets import Blocker, Decision, Reason, ResetMode, ResetPolicy, clock_of, due, verdict
+from holdfast.domain.resets import Blocker, Decision, Reason, ResetMode, ResetPolicy, due, verdict
 from holdfast.domain.sessions import Session
 from holdfast.domain.views import View
-from holdfast.domain.why import PolicyValue, ResetDecision, policy_values, sentence
+from holdfast.domain.why import PolicyValue, ResetDecision, clock_of, policy_values, sentence
 
 BERLIN = "Europe/Berlin"
 FILE = "/etc/holdfast.toml"

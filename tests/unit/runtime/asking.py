@@ -11,21 +11,22 @@ from typing import Any
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import drafted_text
-from holdfast.domain.history import EMPTY, extended, fingerprint_of_body, history_of
+from holdfast.domain.fingerprints import EMPTY, extended, fingerprint_of_body
+from holdfast.domain.history import history_of
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import as_shown
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import TurnBegun, TurnOutdated, TurnRepeated, TurnRequest
+from holdfast.domain.visible_messages import as_shown
 from holdfast.models.base import Chunk, Model
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.agents.heartbeat import Heartbeat
 from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.contexts.preamble import TurnPreamble
 from holdfast.runtime.tools.toolbox import Toolbox
 from holdfast.runtime.turns.gate import TurnGate
 from holdfast.runtime.turns.history_matcher import HistoryMatcher
 from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
-from holdfast.runtime.turns.preamble import TurnPreamble
 from holdfast.runtime.turns.runner import TurnRunner
 from holdfast.store.store import Store
 

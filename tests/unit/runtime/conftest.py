@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_messages
+from holdfast.domain.new_messages import new_messages
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnBegun, TurnRequest
 from holdfast.os_support import identity

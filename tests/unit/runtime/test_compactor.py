@@ -22,7 +22,7 @@ from holdfast.errors import ConversationBusy, ModelError, NotCompacted
 from holdfast.models.base import Purpose
 from holdfast.models.effective_window import ASSUMED_WINDOW
 from holdfast.models.scripted import Line, ScriptedModel
-from holdfast.runtime.agents.compactor import CompactionRules, Compactor
+from holdfast.runtime.contexts.compactor import CompactionRules, Compactor
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall
 from holdfast.runtime.turns.agent_loop import AgentLoop
 from holdfast.runtime.turns.live import Answered, Unanswered

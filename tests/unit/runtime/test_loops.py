@@ -460,7 +460,7 @@ def test_every_loop_has_a_case() -> None:
 ELSEWHERE = {
     "runtime/periodic.py": 2,  # the loops themselves
     "models/known_windows.py": 1,  # one question each
-    "runtime/agents/compactor.py": 1,  # one compaction each
+    "runtime/contexts/compactor.py": 1,  # one compaction each
     "runtime/turns/gate.py": 2,  # one turn that begins, or was abandoned, each
     "runtime/shutdown.py": 1,  # awaited to its end
     "runtime/tools/terminal.py": 1,  # ends with its command
@@ -471,9 +471,9 @@ ELSEWHERE = {
     "runtime/turns/draft_writer.py": 1,  # one draft each
     "runtime/agents/key_uses.py": 1,  # one batch of last uses
     "connectors/worker.py": 2,  # one receiver, started again by claim_once; one place each
-    "runtime/turns/receipts.py": 1,  # one batch of receipts each
+    "runtime/agents/receipts.py": 1,  # one batch of receipts each
     "sync.py": 2,  # the event loop of a program, and one call each
-    "server/streams.py": 1,  # ends with its connection
+    "server/sse.py": 1,  # ends with its connection
     "server/openai/response_socket.py": 3,  # end with their connection
     "server/workers/worker.py": 1,  # one accepted connection each
     "server/server.py": 4,  # end with the server

@@ -7,7 +7,7 @@ from datetime import timedelta
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_messages
+from holdfast.domain.new_messages import new_messages
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import TurnBegun, TurnRequest

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.contexts import OUTCOME_UNKNOWN
 from holdfast.domain.drafts import Draft
-from holdfast.domain.messages import new_messages
+from holdfast.domain.new_messages import new_messages
 from holdfast.domain.nodes import BeatWatch, Node
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import LeaseLost, StoreFull

@@ -14,7 +14,7 @@ import pytest
 from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_message
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.recovery import (
     KEY_REVOKED,
     Cause,

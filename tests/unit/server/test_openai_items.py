@@ -14,7 +14,8 @@ from openai.types.conversations import ConversationItem, ConversationItemList
 from openai.types.responses import ResponseItem, ResponseItemList, ResponseOutputItem
 from pydantic import TypeAdapter
 
-from holdfast.domain.messages import Message, MessageStatus, new_message
+from holdfast.domain.messages import Message, MessageStatus
+from holdfast.domain.new_messages import new_message
 from holdfast.errors import BadInput
 from holdfast.server.openai.input_items import messages_from_input, referenced_ids
 from holdfast.server.openai.items import (

@@ -17,7 +17,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from holdfast.domain.drafts import Draft, interrupted_reply
-from holdfast.domain.messages import Message, MessageStatus, NewMessage, new_message
+from holdfast.domain.messages import Message, MessageStatus, NewMessage
+from holdfast.domain.new_messages import new_message
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.base import Chunk
 from holdfast.models.chunks import chunk_from_completion, chunk_of

@@ -12,7 +12,7 @@ from holdfast.models.scripted import ScriptedModel
 from holdfast.server import objects, schemas
 from holdfast.server.admin.processes import PinBody, ProcessBody
 from holdfast.server.admin.session_actions import EndBody, ForkBody
-from holdfast.server.openai.chat import whole
+from holdfast.server.openai.completions import whole
 from holdfast.server.openai.items import items_from, listed
 from holdfast.server.openai.parameters import BadParameter, RequestBody, _expected, body_from
 from holdfast.server.openai.schemas import ChatCompletionObject, ItemListObject, ModelObject

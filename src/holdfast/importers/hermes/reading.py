@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Raw
 
 from ...domain.ids import cut_name, storable
-from ...domain.messages import ROLES, NewMessage, new_message
+from ...domain.messages import NewMessage
+from ...domain.new_messages import ROLES, new_message
 from ...errors import BadMessage
 from ..writing import SourceMessage
 from .database_copy import STATEMENTS, columns_of

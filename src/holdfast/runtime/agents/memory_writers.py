@@ -16,7 +16,8 @@ from ...domain.compaction import Entry, transcript
 from ...domain.context_size import TOKENS_PER_BYTE, reserve_of
 from ...domain.flushes import LONGEST_MEMORY, Flush, FlushInput, memory_in
 from ...domain.ids import storable
-from ...domain.messages import instruction, text_of, user_message
+from ...domain.messages import instruction, text_of
+from ...domain.new_messages import user_message
 from ...errors import ModelError
 from ...models.base import Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings, window_of

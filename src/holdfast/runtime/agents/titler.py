@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from ...domain.compaction import Entry, summary_in, transcript
 from ...domain.conversations import Address
 from ...domain.headings import PROMPT, title_in
-from ...domain.messages import instruction, text_of, user_message
+from ...domain.messages import instruction, text_of
+from ...domain.new_messages import user_message
 from ...domain.sessions import Session
 from ...errors import HoldfastError, ModelError, NotFound
 from ...models.base import Model, ModelRequest, Purpose

@@ -1,4 +1,4 @@
-"""Runs turns: lease, context, model, tools, drafts, commit.
+"""Runs turns: match, lease, model, tools, drafts, commit.
 
 Starts at `runner.py`; one turn is `agent_loop.py`.
 """

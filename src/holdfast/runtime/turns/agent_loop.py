@@ -24,32 +24,25 @@ from msgspec.structs import replace
 from ...domain.context_size import extra_of
 from ...domain.contexts import Context
 from ...domain.figures import FIRST_TOKEN
-from ...domain.history import EMPTY, extended, fingerprint_of, fingerprint_of_body, is_current
+from ...domain.fingerprints import EMPTY, extended, fingerprint_of, fingerprint_of_body, is_current
 from ...domain.ids import message_id
-from ...domain.messages import (
-    Message,
-    NewMessage,
-    as_shown,
-    joined,
-    said_by_model,
-    text_of,
-    tool_result,
-    without_calls,
-)
+from ...domain.messages import Message, NewMessage, text_of, without_calls
+from ...domain.new_messages import said_by_model, tool_result
 from ...domain.value import Value
+from ...domain.visible_messages import as_shown, joined
 from ...errors import ModelError
 from ...models.base import Chunk, Model, ModelRequest, is_text_field
 from ...models.chunks import ChunkMaker, calling, chunk_of, continuing, parted, summed, with_usage
 from ...models.reply import Reply, ReplyFolder
 from ...store.store import Store
-from ..agents.compactor import Compactor
+from ..contexts.compactor import Compactor
+from ..contexts.context_fitter import ContextFitter
+from ..contexts.preamble import TurnPreamble
 from ..shutdown import finished, through
 from ..tools.open_calls import open_calls
 from ..tools.toolbox import Toolbox, ToolCall, call_key, clients_tools
-from .context_fitter import ContextFitter
 from .draft_writer import DraftWriter
 from .live import Answered, RunningTurn, ShowsAttempts, TurnOutput, TurnSpec
-from .preamble import TurnPreamble
 
 NOT_RUN = "[Not run: this turn has reached its step limit.]"
 GAVE_UP = (

@@ -9,30 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from ...domain.client_compaction import kept_messages, summarises_again, summary_at
 from ...domain.conversations import Address, Conversation
+from ...domain.fingerprints import EMPTY, extended, is_current
 from ...domain.history import (
-    EMPTY,
     AnswersAgain,
     Branches,
     Continues,
     History,
     HistoryMatch,
-    VisibleMessage,
     check_results,
-    extended,
-    fingerprint_of,
     from_index,
-    is_current,
     place,
 )
-from ...domain.messages import Message, MessageStatus, NewMessage, as_shown
+from ...domain.messages import Message, NewMessage
 from ...domain.turns import ConversationVersion, ForkPoint, Turn, TurnRequest
 from ...domain.value import Value
 from ...domain.views import View
+from ...domain.visible_messages import VisibleMessage, as_shown, awaited_calls, visible_of
 from ...errors import NotFound
 from ...store.store import Store
 from ...store.values import Resolved
@@ -130,7 +126,7 @@ class HistoryMatcher:
         if any(message.answers for message in history.messages):
             visible = await self._store.visible(owner, conversation_id)
             shown = as_shown([message for message in visible if message.seq <= branch.seq])
-            check_results(history.messages, _all_shown(shown), _awaited(shown))
+            check_results(history.messages, visible_of(shown), awaited_calls(shown))
         return Placement(
             Address(id=conversation_id),
             history.messages,
@@ -253,7 +249,7 @@ async def _place(history: History, visible: Sequence[Message], awaited: Sequence
 
 async def _as_shown(messages: Sequence[Message], *, apart: bool = False) -> Sequence[VisibleMessage]:
     def shown() -> list[VisibleMessage]:
-        return _all_shown(as_shown(messages, apart=apart))
+        return visible_of(as_shown(messages, apart=apart))
 
     return await asyncio.to_thread(shown) if len(messages) > LOOK_BACK * 4 else shown()
 
@@ -262,18 +258,6 @@ def _check_new(history: History) -> None:
     """Raise BadMessage if a new result answers no call of the request, with which a conversation begins."""
     calls = tuple(call for message in history.messages for call in message.calls)
     check_results(history.messages[history.answered :], (), calls)
-
-
-def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Calls of the newest reply without a result, if only results follow it."""
-    answered = set()
-    for message in reversed(messages):
-        value = message.content()
-        if message.role != "tool":
-            calls = [str(call.get("id")) for call in value.get("tool_calls") or ()]
-            return tuple(call for call in calls if call not in answered)
-        answered.add(value.get("tool_call_id"))
-    return ()
 
 
 def _is_past(history: History, chain: bytes, stored: bytes | None) -> bool:
@@ -286,30 +270,3 @@ def _is_past(history: History, chain: bytes, stored: bytes | None) -> bool:
 
 def _seen(conversation: Conversation) -> ConversationVersion:
     return ConversationVersion(conversation.id, conversation.last_seq, conversation.revision)
-
-
-def _all_shown(messages: Sequence[Message]) -> list[VisibleMessage]:
-    answered = {message.turn_id for message in messages if _is_answer(message)} | {None}
-    followed = [*map(_is_answer, messages[1:]), False]
-    return [
-        _shown(message, unanswered=message.turn_id not in answered and not by_answer)
-        for message, by_answer in zip(messages, followed, strict=False)
-    ]
-
-
-def _is_answer(message: Message) -> bool:
-    return message.role == "assistant" and message.status is MessageStatus.COMPLETED
-
-
-def _shown(message: Message, unanswered: bool) -> VisibleMessage:
-    value = msgspec.json.decode(message.body)
-    calls = tuple(str(call.get("id")) for call in value.get("tool_calls") or ())
-    return VisibleMessage(
-        message.seq,
-        message.session_id,
-        message.role,
-        fingerprint_of(value),
-        calls,
-        interrupted=message.status is MessageStatus.INTERRUPTED,
-        unanswered=unanswered,
-    )

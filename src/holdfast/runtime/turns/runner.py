@@ -33,16 +33,16 @@ from ...models.base import Model
 from ...models.refusals import CONTEXT_EXCEEDED
 from ...store.store import Store
 from .. import periodic
-from ..agents.compactor import Compactor
 from ..agents.heartbeat import Heartbeat
+from ..agents.receipts import Receipts
 from ..agents.titler import Titler
+from ..contexts.compactor import Compactor
+from ..contexts.preamble import TurnPreamble
 from ..shutdown import through
 from ..tools.toolbox import Toolbox
 from .agent_loop import AgentLoop
 from .gate import SentAgain, TurnGate
 from .live import Answered, Outcome, RunningTurn, Stop, TurnRenderer, TurnSpec, Unanswered
-from .preamble import TurnPreamble
-from .receipts import Receipts
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,9 @@ from ...domain.sessions import Session, SessionState
 from ...domain.value import Value
 from ...os_support import identity
 from .. import objects
-from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http import RequestContext
 from ..owners import OWNERS, owners_of, shows_owner
+from ..response_writer import HttpResponse, JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import ActivityObject, RunningProcessObject
 from ..workers.worker import doing_elsewhere

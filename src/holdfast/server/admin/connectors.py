@@ -14,10 +14,11 @@ from ...app import ConnectorDown, WrongSignature
 from ...domain.api_keys import check_admin
 from ...domain.connectors import PairingState
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..http_errors import RETRY, HttpError
 from ..openai.parameters import BadParameter, RequestBody, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import (
     AcceptedObject,

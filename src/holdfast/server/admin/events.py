@@ -18,12 +18,13 @@ from msgspec import Meta
 from ...app import Holdfast
 from ...domain.events import Event
 from .. import objects
-from ..http import HttpResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNERS, owners_of
+from ..response_writer import HttpResponse
 from ..routes import Parameter, Route
 from ..schemas import EventObject
-from ..streams import HEADERS, LOOK_SECONDS, Listener
+from ..sse import HEADERS, LOOK_SECONDS, Listener
 
 NOW = "now"
 SLICE = 20_000

@@ -11,9 +11,10 @@ from msgspec import UNSET, UnsetType
 from ...domain.api_keys import check_admin
 from ...errors import HoldfastError, StoreError
 from .. import objects
-from ..http import JsonResponse, RequestContext, Services
+from ..http import RequestContext, Services
 from ..http_errors import HttpError
 from ..openai.parameters import BadParameter
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import HealthObject, ListObject, ModelHealthObject, NodeObject, ReadyObject
 from ..workers.board import RowColumn

@@ -13,9 +13,10 @@ from msgspec import Meta
 from ...domain.api_keys import RateLimits, Scope, check_admin, check_right
 from ...errors import NotFound
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import RequestBody, must_be
 from ..owners import OWNERS, owners_of
+from ..response_writer import JsonResponse
 from ..routes import Route
 from ..schemas import ApiKeyObject, ListObject, NewApiKeyObject
 

@@ -21,12 +21,13 @@ from ...domain.drafts import text_so_far
 from ...domain.turns import Turn
 from ...errors import NotFound
 from .. import objects
-from ..http import HttpResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNER, note_reading, owner_of
+from ..response_writer import HttpResponse
 from ..routes import Parameter, Route
 from ..schemas import LiveObject
-from ..streams import HEADERS, LOOK_SECONDS, Listener
+from ..sse import HEADERS, LOOK_SECONDS, Listener
 from .events import first_of
 
 PAGE = 200

@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from ...domain.api_keys import check_admin
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..log_buffer import MOST_LINES
 from ..openai.parameters import BadParameter
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import ListObject, LogLineObject
 from .health import FLAG, flag

@@ -10,9 +10,10 @@ from typing import Annotated
 
 from ...domain.flushes import LONGEST_MEMORY, FlushState
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import A_TIME, BadParameter, RequestBody, a_time, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import DeletedMemoryObject, FlushCountObject, FlushObject, ListObject, MemoryObject
 from .sessions import LARGEST_PAGE, paging

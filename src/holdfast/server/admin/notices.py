@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import BadParameter, RequestBody
 from ..owners import OWNER, OWNERS, owner_of, owners_of, shows_owner
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import ListObject, NoticeCountObject, NoticeObject
 from .health import FLAG, flag

@@ -15,9 +15,10 @@ from msgspec import Meta
 from ...domain.api_keys import TERMINAL, check_right, may_see_commands
 from ...domain.processes import Process
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import BadParameter, RequestBody, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import Count, ListObject, ProcessLogObject, ProcessObject
 from .health import FLAG, flag

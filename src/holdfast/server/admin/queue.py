@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ...domain.messages import NewMessage, new_messages
+from ...domain.messages import NewMessage
+from ...domain.new_messages import new_messages
 from ...errors import BadMessage, Conflict
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import BadParameter, RequestBody, must_be
 from ..owners import OWNER, note_reading, owner_of
+from ..response_writer import JsonResponse
 from ..routes import Route
 from ..schemas import ListObject, QueuedTurnObject, TurnObject
 

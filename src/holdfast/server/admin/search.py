@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from ...domain.pages import SearchFilter
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import A_TIME, BadParameter, a_time
 from ..owners import OWNER, note_reading, owner_of
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import FoundObject, ListObject
 

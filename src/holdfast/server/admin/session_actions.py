@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from ...domain.sessions import EndReason
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import RequestBody, must_be
 from ..owners import OWNER, owner_of
+from ..response_writer import JsonResponse
 from ..routes import Route
 from ..schemas import DeletedSessionObject, SessionObject, TurnObject
 from .sessions import shown

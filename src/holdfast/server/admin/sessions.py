@@ -19,9 +19,10 @@ from ...domain.pages import PAGE_BYTES, SessionFilter
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
 from .. import objects
-from ..http import HttpResponse, JsonResponse, PiecesResponse, RequestContext
+from ..http import RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..response_writer import HttpResponse, JsonResponse, PiecesResponse
 from ..routes import Parameter, Route
 from ..schemas import (
     ContextMessageObject,

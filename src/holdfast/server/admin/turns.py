@@ -16,16 +16,16 @@ from ...domain.recovery import decoded_request
 from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnStatus
 from ...errors import Conflict
 from .. import objects
-from ..http import JsonResponse, RequestContext
-from ..limits import count_request, limited_key
-from ..openai.chat import ChatRenderer
+from ..http import RequestContext
+from ..limits import count_request, counted_turn, limited_key
+from ..openai.completions import ChatRenderer
 from ..openai.responses import ResponseRenderer
 from ..openai.responses_request import parse
 from ..owners import OWNER, owner_of
 from ..rebuild import rebuilt, resuming
+from ..response_writer import JsonResponse
 from ..routes import Route
 from ..schemas import TurnObject
-from ..start_turn import counted
 from ..streams import HEADERS_SECONDS
 
 FINAL = (TurnStatus.COMPLETED, TurnStatus.CANCELLED)
@@ -67,7 +67,9 @@ async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutd
     else:
         order = await _order(call, known)
     await count_request(call)
-    return await counted(call, order.request.turn_id, lambda: call.services.runner.begin(order, wait_seconds))
+    return await counted_turn(
+        call, order.request.turn_id, lambda: call.services.runner.begin(order, wait_seconds)
+    )
 
 
 async def _order(call: RequestContext, known: Turn) -> TurnSpec:

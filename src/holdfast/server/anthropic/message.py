@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from ...app import Answered, Outcome
-from ...domain.messages import BETWEEN, text_of
+from ...domain.messages import text_of
 from ...domain.turns import Turn, TurnBegun
+from ...domain.visible_messages import BETWEEN
 from ...models.base import Chunk
 from ..conversation_ref import about_begun
 from ..http_errors import anthropic_error, failure_of

@@ -23,15 +23,16 @@ from ...models.base import Chunk, CountsTokens, ModelRequest
 from ...models.measured import innermost
 from ...models.names import NamedModel
 from ...models.reply import ReplyFolder
+from ..bodies import check_counts
 from ..conversation_ref import ConversationRef, conversation_ref_of, to_store
-from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http import RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
 from ..openai.stateless import StatelessCompletion, answer_without_turn
-from ..queued import QueuedStream, must_wait, queued_answer
+from ..repeated import QueuedStream, about_to_send, must_wait, queued_answer, stored_answer
+from ..response_writer import HttpResponse, JsonResponse
 from ..routes import Route
-from ..start_turn import about_to_send, prompted, start_turn, stored_answer, turn_request
+from ..start_turn import prompted, start_turn, turn_request
 from ..streams import TurnStream, WholeAnswer
-from ..work import check_counts
 from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole
 from .request import MessagesRequest, parse
 from .schemas import (

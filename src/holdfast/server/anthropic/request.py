@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from ...domain.history import fingerprint_of
+from ...domain.fingerprints import fingerprint_of
 from ...models.base import NativeRequest
 from ..openai.parameters import (
     BadParameter,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...domain.history import check_results
-from ...domain.messages import new_message
+from ...domain.new_messages import new_message
 from ...errors import BadMessage
 from .input_items import messages_from_input
 from .parameters import BadParameter

@@ -20,9 +20,10 @@ from ...domain.history import INSTRUCTING
 from ...domain.ids import message_id, new_id
 from ...domain.messages import instruction
 from ...errors import BadInput
-from ..http import HttpResponse, JsonResponse, RequestContext
+from ..bodies import check_counts
+from ..http import RequestContext
+from ..response_writer import HttpResponse, JsonResponse
 from ..routes import Route
-from ..work import check_counts
 from .compaction_items import compaction_item, summary_message, summary_opener
 from .conversations import resolver
 from .input_items import messages_from_input

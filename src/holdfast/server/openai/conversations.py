@@ -16,17 +16,19 @@ from msgspec import UNSET, Meta
 from ...app import Holdfast
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import check_name, message_id, parse_message_id
-from ...domain.messages import Message, NewMessage, new_message
+from ...domain.messages import Message, NewMessage
+from ...domain.new_messages import new_message
 from ...domain.pages import PAGE_BYTES
 from ...domain.value import Value
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
+from ..bodies import check_counts
 from ..conversation_ref import DEFAULT_SOURCE, SOURCE
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import ListObject
-from ..work import check_counts
 from .input_items import Resolve, messages_from_input, referenced_ids
 from .items import (
     Item,

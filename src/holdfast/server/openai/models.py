@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ...errors import NotFound
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..objects import listed
+from ..response_writer import JsonResponse
 from ..routes import Route
 from ..schemas import ListObject
 from .schemas import ModelObject

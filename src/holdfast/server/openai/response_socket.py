@@ -23,8 +23,10 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from ...errors import BadKey, HoldfastError
-from ..http import Endpoint, HttpResponse, RequestContext, Services, parsed
+from ..bodies import parsed
+from ..http import Endpoint, RequestContext, Services
 from ..http_errors import ErrorResponse, HttpError, failure_of
+from ..response_writer import HttpResponse
 from .chains import Chain
 from .parameters import BadParameter
 from .responses import ROUTE, create

@@ -23,13 +23,15 @@ from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import is_short, message_id, new_id
-from ...domain.messages import instruction, new_message
+from ...domain.messages import instruction
+from ...domain.new_messages import new_message
 from ...domain.recovery import Origin
 from ...domain.responses import Response
 from ...domain.turns import NewResponse, TurnBegun, TurnRepeated, TurnStatus
 from ...domain.value import Value
 from ...errors import BadInput, BadMessage, NotFound, TurnStopped
 from ...models.base import Chunk, ModelRequest
+from ..bodies import check_counts
 from ..client_names import CACHE_KEY
 from ..conversation_ref import (
     ConversationRef,
@@ -40,15 +42,16 @@ from ..conversation_ref import (
     headers_of,
     to_store,
 )
-from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http import RequestContext
 from ..http_errors import HttpError, failure_of
 from ..owners import OWNER, note_reading, owner_of
-from ..queued import is_queued, queued_answer
+from ..repeated import about_to_send, is_queued, queued_answer
+from ..response_writer import HttpResponse, JsonResponse
 from ..routes import Parameter, Route
 from ..schemas import Count, HoldfastObject
-from ..start_turn import about_to_send, prompted, start_turn, turn_request
-from ..streams import DONE, HEADERS, TurnStream, WholeAnswer
-from ..work import check_counts
+from ..sse import DONE, HEADERS
+from ..start_turn import prompted, start_turn, turn_request
+from ..streams import TurnStream, WholeAnswer
 from .chains import Chain
 from .compaction import shortened
 from .compaction_items import summary_opener

@@ -23,13 +23,15 @@ from ...domain.value import Value
 from ...errors import HoldfastError, ModelError
 from ...models.base import Chunk, ModelRequest
 from ...models.reply import ReplyFolder
-from .. import streams
+from .. import sse, streams
 from ..client_names import side_request
 from ..conversation_ref import STORED, ConversationRef
-from ..http import JsonResponse, RequestContext
+from ..http import RequestContext
 from ..http_errors import ErrorResponse, failure_of
 from ..limits import counted
-from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
+from ..response_writer import JsonResponse
+from ..sse import DONE, HEADERS, LOOK_SECONDS, Listener, either, framed
+from ..streams import HEADERS_SECONDS, STATUS_SECONDS
 from .response_events import Event, ResponseEvents, frames
 from .response_object import response_error, state_of
 
@@ -160,11 +162,11 @@ class StatelessCompletion:
         try:
             while True:
                 coming = coming or asyncio.ensure_future(anext(self.chunks, None))
-                left = streams.LOOK_SECONDS if call.started else headers_at - loop.time()
-                timeout = max(0.0, min(left, streams.LOOK_SECONDS))
+                left = sse.LOOK_SECONDS if call.started else headers_at - loop.time()
+                timeout = max(0.0, min(left, sse.LOOK_SECONDS))
                 if call.started or self.accepted.is_set():
                     await asyncio.wait({coming}, timeout=timeout)
-                elif await streams.either(coming, self.accepted, timeout):
+                elif await either(coming, self.accepted, timeout):
                     headers_at = min(headers_at, loop.time() + streams.STATUS_SECONDS)
                     continue
                 if coming.done():

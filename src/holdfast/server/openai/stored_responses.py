@@ -21,7 +21,7 @@ from ...errors import NotFound
 from ..conversation_ref import about
 from ..http import RequestContext
 from ..http_errors import failure_of
-from ..streams import DONE, HEADERS, LOOK_SECONDS, Listener
+from ..sse import DONE, HEADERS, LOOK_SECONDS, Listener
 from .items import Item, items_from, items_of
 from .response_events import LAST, Event, created_before, frames, replay, terminal_event
 from .response_object import QUEUED, ResponseHead, response_error, response_object, state_of

@@ -1,5 +1,4 @@
--- bigint: first, first_seq, last, limit, no, now, seq
--- bytea: body
+-- bigint: first, first_seq, last, limit, seq
 
 -- fragment: message_columns
 conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
@@ -97,58 +96,3 @@ SELECT seq, calls, answers, own_calls FROM messages
 WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn
   AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
 ORDER BY seq;
-
--- name: insert_exclusion
-INSERT INTO exclusions (conversation, seq, reason, created_at)
-SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conversation AND seq = :seq
-ON CONFLICT DO NOTHING;
-
--- name: exclude_steps
--- rows: any
--- The steps that led to a reply leave the context with it: the calls of the server's own tools and their results.
-INSERT INTO exclusions (conversation, seq, reason, created_at)
-SELECT conversation, seq, :reason, :now FROM messages
-WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS NOT NULL)
-  AND seq > (SELECT coalesce(max(seq), 0) FROM messages
-             WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL)
-ON CONFLICT DO NOTHING;
-
--- name: first_step
--- The seq of the first of them, or of the reply itself.
-SELECT coalesce(max(seq), 0) + 1 FROM messages
-WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL;
-
--- name: empty_message
--- The row and its number stay; the text is gone.
-UPDATE messages SET body = x'', calls = NULL, answers = NULL, extra = NULL, deleted_at = :now
-WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
-
--- name: reduce_message
--- A part of its text is deleted, the rest stays. Data stored with it might reveal the part.
-UPDATE messages SET body = :body, calls = :calls, gaps = :gaps, extra = NULL
-WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
-
--- name: empty_answer
--- The token probabilities of a deleted reply contain its words.
-
--- name: empty_drafts
--- The drafts of a deleted message contain its text.
-DELETE FROM drafts WHERE after_seq < :seq
-  AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
-
--- name: unindex_message
--- locks: lock_unindexed(no)
-INSERT INTO unindexed (no) VALUES (:no);
-
--- name: unindex_conversation
--- locks: lock_unindexed_of(conversation)
-INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation;
-
--- name: message_total
--- scans: whole tables
-SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
-    SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
-
--- name: conversation_total
--- scans: whole tables
-SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;

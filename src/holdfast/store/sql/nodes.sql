@@ -46,3 +46,20 @@ WHERE id = :id AND settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS N
 -- name: all_nodes
 -- scans: a small table
 SELECT {node_columns} FROM nodes ORDER BY started_at DESC, id LIMIT 1000;
+
+-- name: attached_to
+-- Open sessions that end with this node.
+SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = TRUE ORDER BY id;
+
+-- name: still_attached_to
+-- locks: lock_by_session(id)
+-- Returns a row if it is open, attached to this node, and held by no turn. Read under the conversation's lock.
+SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL;
+
+-- name: is_attached_to_the_gone
+-- locks: lock_by_session(id)
+-- Returns a row if it is open, attached to a node that has left or was reaped, and held by no turn.
+SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
+WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL
+  AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);

@@ -17,3 +17,25 @@ SELECT started_at FROM turns WHERE no <= (SELECT max(no) FROM turns) - :looked_a
 -- name: store_id
 -- scans: a small table
 SELECT id FROM store;
+
+-- name: session_totals
+-- scans: whole tables
+SELECT count(*), count(*) FILTER (WHERE ended_at IS NULL) FROM sessions WHERE :owner::text IS NULL OR owner = :owner;
+
+-- name: session_end_reasons
+-- scans: whole tables
+SELECT end_reason, count(*) FROM sessions WHERE ended_at IS NOT NULL AND (:owner::text IS NULL OR owner = :owner)
+GROUP BY end_reason ORDER BY 2 DESC, 1;
+
+-- name: session_sources
+-- scans: whole tables
+SELECT source, count(*) FROM sessions WHERE :owner::text IS NULL OR owner = :owner GROUP BY source ORDER BY 2 DESC, 1;
+
+-- name: message_total
+-- scans: whole tables
+SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
+    SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
+
+-- name: conversation_total
+-- scans: whole tables
+SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;

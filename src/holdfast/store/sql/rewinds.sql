@@ -49,3 +49,11 @@ UPDATE conversations SET history_hash = :history WHERE id = :id AND holder IS NU
 
 -- name: is_rewound
 SELECT 1 FROM exclusions WHERE conversation = :conversation AND seq = :seq AND reason = 'rewound';
+
+-- name: newest_turn
+-- Without queued turns, those that never began or joined another, and those that the conversation was rewound before.
+-- By their messages: a queued turn is stored before a turn that overtakes it, and begins after it.
+SELECT id FROM turns t WHERE t.conversation = :conversation AND t.first_seq > 0 AND t.joined IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e
+                  WHERE e.conversation = t.conversation AND e.seq = t.first_seq AND e.reason = 'rewound')
+ORDER BY t.first_seq DESC, t.no DESC LIMIT 1;

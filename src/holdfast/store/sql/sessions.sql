@@ -1,6 +1,5 @@
--- bigint: at, first_seq, fresh_since, input_tokens, last_activity_at, limit, looked_at, next_due_at, now, ordinal
--- bigint: output_tokens, since
--- boolean: attached, ended, newest
+-- bigint: first_seq, fresh_since, input_tokens, last_activity_at, next_due_at, now, ordinal, output_tokens
+-- boolean: attached
 
 -- fragment: session_columns
 s.id, s.conversation, s.owner, c.key, c.title, s.source, s.attached, s.node, s.edge, s.parent, c.tip, s.ordinal,
@@ -88,57 +87,6 @@ WHERE c.id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = 
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
 
--- name: line_of_sessions
--- All sessions of a conversation, oldest first.
-SELECT {session_columns} FROM {session_tables}
-WHERE s.conversation = :conversation AND (:owner::text IS NULL OR s.owner = :owner) ORDER BY s.ordinal;
-
--- fragment: session_filter
-AND (:ended::boolean IS NULL OR (s.ended_at IS NOT NULL) = :ended) AND (:source::text IS NULL OR s.source = :source)
-AND (:key::text IS NULL OR c.key = :key) AND (NOT :newest OR c.tip IS NOT DISTINCT FROM s.id)
-AND (:title::text IS NULL OR strpos(lower(coalesce(c.title, '') || ' ' || coalesce(c.key, '')), lower(:title)) > 0)
-
--- fragment: paged_tables
--- LEFT JOIN: a page reads its sessions in order and looks their conversations up, whatever the planner believes of the filters.
-sessions s LEFT JOIN conversations c ON c.id = s.conversation
-LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s.node)
-
--- name: sessions_of_owner
--- A page of an owner's sessions, the most recently active first, below the cursor (:at, :id).
-SELECT {session_columns} FROM {paged_tables}
-WHERE s.owner = :owner AND (s.last_activity_at, s.id) < (:at, :id) {session_filter}
-ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
-
--- name: sessions_of_all
--- The same for an operator.
-SELECT {session_columns} FROM {paged_tables}
-WHERE (s.last_activity_at, s.id) < (:at, :id) {session_filter}
-ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
-
--- fragment: alive
-s.ended_at IS NULL AND s.no IN (
-    SELECT t.no FROM conversations h JOIN sessions t ON t.id = h.tip WHERE h.holder IS NOT NULL
-    UNION ALL SELECT no FROM sessions WHERE node > '' AND ended_at IS NULL AND attached = TRUE
-
--- name: alive_of_owner
--- Open sessions: all with a running turn or an attached process, and others among the newest.
-SELECT {session_columns} FROM {session_tables} WHERE +s.owner = :owner AND {alive}
-    UNION ALL SELECT no FROM (SELECT no FROM sessions WHERE owner = :owner
-                              ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
-ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
-
--- name: alive_of_all
--- scans: one end
--- The same for an operator.
-SELECT {session_columns} FROM {session_tables} WHERE {alive}
-    UNION ALL SELECT no FROM (SELECT no FROM sessions ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
-ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
-
--- name: ended_since
--- Recently ended sessions, the latest first.
-SELECT {session_columns} FROM {session_tables}
-WHERE s.ended_at >= :since AND (:owner::text IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
-
 -- name: insert_session
 -- rows: any
 -- The unique index allows one open session per conversation.
@@ -168,35 +116,5 @@ WHERE id = :id;
 -- Another node writes to it: from now on it outlives the process that opened it.
 UPDATE sessions SET attached = FALSE, node = NULL WHERE id = :id AND attached = TRUE AND node <> :node;
 
--- name: attached_to
--- Open sessions that end with this node.
-SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = TRUE ORDER BY id;
-
--- name: still_attached_to
--- locks: lock_by_session(id)
--- Returns a row if it is open, attached to this node, and held by no turn. Read under the conversation's lock.
-SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation
-WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL;
-
--- name: is_attached_to_the_gone
--- locks: lock_by_session(id)
--- Returns a row if it is open, attached to a node that has left or was reaped, and held by no turn.
-SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
-WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL
-  AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
-
 -- name: newest_ordinal
 SELECT max(ordinal) FROM sessions WHERE conversation = :conversation;
-
--- name: session_totals
--- scans: whole tables
-SELECT count(*), count(*) FILTER (WHERE ended_at IS NULL) FROM sessions WHERE :owner::text IS NULL OR owner = :owner;
-
--- name: session_end_reasons
--- scans: whole tables
-SELECT end_reason, count(*) FROM sessions WHERE ended_at IS NOT NULL AND (:owner::text IS NULL OR owner = :owner)
-GROUP BY end_reason ORDER BY 2 DESC, 1;
-
--- name: session_sources
--- scans: whole tables
-SELECT source, count(*) FROM sessions WHERE :owner::text IS NULL OR owner = :owner GROUP BY source ORDER BY 2 DESC, 1;

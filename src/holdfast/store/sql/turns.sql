@@ -1,5 +1,4 @@
--- bigint: all_tries, below, delivery, due_at, first_seq, kept_until, limit, now, refusals, refused_since, step_seq
--- bigint: stops, tries
+-- bigint: below, delivery, first_seq, kept_until, limit, now
 -- boolean: recover
 -- bytea: answer, stored
 
@@ -25,14 +24,6 @@ ORDER BY no DESC LIMIT :limit;
 
 -- name: turn_number
 SELECT no FROM turns WHERE id = :id AND conversation = :conversation;
-
--- name: newest_turn
--- Without queued turns, those that never began or joined another, and those that the conversation was rewound before.
--- By their messages: a queued turn is stored before a turn that overtakes it, and begins after it.
-SELECT id FROM turns t WHERE t.conversation = :conversation AND t.first_seq > 0 AND t.joined IS NULL
-  AND NOT EXISTS (SELECT 1 FROM exclusions e
-                  WHERE e.conversation = t.conversation AND e.seq = t.first_seq AND e.reason = 'rewound')
-ORDER BY t.first_seq DESC, t.no DESC LIMIT 1;
 
 -- name: insert_turn
 -- many: id
@@ -60,23 +51,6 @@ UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coal
                  why = :why, due_at = NULL, cause = :cause, kept_until = CASE WHEN request IS NOT NULL THEN :kept_until::bigint END,
                  request = CASE WHEN :kept_until::bigint IS NULL THEN NULL ELSE request END
 WHERE id = :id;
-
--- name: park_turn
--- rows: any
--- After `settle_turn`: the turn waits to be retried.
-UPDATE turns SET due_at = :due_at, cause = :cause, tries = :tries, all_tries = :all_tries, stops = :stops,
-                 refusals = :refusals, refused_since = :refused_since, step_seq = :step_seq, kept_until = NULL
-WHERE id = :id;
-
--- name: end_waiting_turn
--- rows: one
--- A waiting turn is given up, withdrawn or cancelled; it ended when its last attempt did.
-UPDATE turns SET status = :status, error = :error, why = :why, due_at = NULL, cause = NULL, kept_until = :kept_until,
-                 request = CASE WHEN :kept_until::bigint IS NULL THEN NULL ELSE request END
-WHERE id = :id AND due_at IS NOT NULL;
-
--- name: is_waiting
-SELECT 1 FROM turns WHERE id = :id AND due_at IS NOT NULL;
 
 -- name: turns_that_run
 -- By the index of held conversations.

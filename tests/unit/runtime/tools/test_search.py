@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.messages import new_messages
+from holdfast.domain.new_messages import new_messages
 from holdfast.domain.turns import TurnBegun, TurnRequest
 from holdfast.runtime.tools.search import MOST_FOUND, SearchTool
 from holdfast.store.sqlite.engine import SQLiteStore

@@ -51,9 +51,9 @@ from ...models.known_windows import Windows, is_known
 from ...models.refusals import is_too_long, limit_said
 from ...models.reply import ReplyFolder
 from ...store.store import Store
+from ..agents.heartbeat import Heartbeat
 from ..shutdown import finished, through
 from ..turns.gate import TurnGate
-from .heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,4 @@
-"""Answers requests whose turn is queued: at once with its place in the queue, or with a stream that begins
-when its time comes.
+"""Answers requests whose turn does not run here: a stored answer, or a queued turn and its later stream.
 
 The turn does not depend on the connection: a client that disconnects leaves it in the queue, and any server
 begins it. Its stream only follows it.
@@ -8,19 +7,29 @@ begins it. Its stream only follows it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
-from ..app import RunningTurn
-from ..domain.turns import Turn, TurnRepeated, TurnStatus
+from ..app import RunningTurn, TurnSpec
+from ..domain.conversations import Address
+from ..domain.turns import (
+    Delivery,
+    Turn,
+    TurnRepeated,
+    TurnStatus,
+)
+from ..domain.visible_messages import reply_in
 from ..errors import HoldfastError, TurnStopped
-from .conversation_ref import headers_of
-from .http import HttpResponse, JsonResponse, RequestContext
+from .conversation_ref import about, headers_of
+from .http import RequestContext
 from .http_errors import failure_of
-from .schemas import QueuedObject
-from .streams import HEADERS, HEADERS_SECONDS, LOOK_SECONDS, Listener, TurnStream, framed
+from .response_writer import HttpResponse, JsonResponse
+from .schemas import HoldfastObject, QueuedObject
+from .sse import HEADERS, LOOK_SECONDS, Listener, framed
+from .streams import HEADERS_SECONDS, TurnStream
 
 Render = Callable[[RunningTurn | TurnRepeated], Awaitable[HttpResponse]]
 
@@ -123,3 +132,39 @@ def _headers(queued: TurnRepeated) -> dict[str, str]:
     named = headers_of(queued.session, queued.turn)
     named.pop("x-holdfast-reset", None)  # the session is decided when the turn begins
     return named
+
+
+async def stored_answer(
+    call: RequestContext,
+    repeated: TurnRepeated,
+    address: Address,
+    whole: Callable[[Mapping[str, Any], Mapping[str, Any], HoldfastObject], dict[str, Any]],
+    streamed: Callable[[dict[str, Any]], bytes] | None,
+) -> JsonResponse:
+    """The stored answer, for a retry of its request. `whole` renders it from the model's completion, the
+    reply and the `holdfast` field; `streamed`, if given, as a stream. Raises TurnStopped if it was cancelled.
+    """
+    turn, session = repeated.turn, repeated.session
+    if turn.status is not TurnStatus.COMPLETED:
+        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
+    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
+    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
+    addressed = address.id if address.id and address.id.startswith("sess_") else None
+    rendered = whole(answer, said, about(session, turn, addressed))
+    headers = headers_of(session, turn)
+    if streamed is None:
+        return JsonResponse(rendered, headers=headers, answers=turn.id)
+    return JsonResponse(
+        streamed(rendered),
+        headers={**HEADERS, **headers},
+        media_type=HEADERS["content-type"],
+        answers=turn.id,
+    )
+
+
+async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> None:
+    """Record that an opener's stored answer or its ids are about to be sent. Must be stored before they are
+    sent, so that no later request, not even after a crash, is given the same conversation."""
+    key = order.request.request_key
+    if key is not None and key.implied and key.opener:
+        await call.services.runner.receipts.settle(turn.id, Delivery.PART)

@@ -20,7 +20,7 @@ from ...errors import ModelError
 from ...models.effective_window import SMALLEST_WINDOW, Window, for_fixed_part
 from ...models.known_windows import is_known
 from ...models.refusals import is_too_long, limit_said
-from ..agents.compactor import Compactor
+from .compactor import Compactor
 
 
 class TurnLease(Protocol):
