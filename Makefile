@@ -61,7 +61,7 @@ lock: ## write requirements/*.lock again; UPGRADE=--upgrade takes the newest ver
 	scripts/lock $(UPGRADE)
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf .venv .venv-adk .peers.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list
@@ -72,8 +72,8 @@ ifneq ($(shell cat .venv/made-for 2>/dev/null),$(CURDIR))
 .PHONY: $(RUN) $(DEV)
 endif
 
-$(RUN): requirements/run.lock pyproject.toml scripts/setup
+$(RUN): requirements/run.lock pyproject.toml scripts/setup scripts/environments.sh
 	@scripts/setup run
 
-$(DEV): requirements/dev.lock requirements/from_source.lock pyproject.toml scripts/setup
+$(DEV): requirements/dev.lock requirements/from_source.lock pyproject.toml scripts/setup scripts/environments.sh
 	@scripts/setup dev

@@ -43,6 +43,7 @@ from .domain.pages import (
     why_gone,
 )
 from .domain.processes import LogPart, Process, is_active, pinned_until
+from .domain.request_keys import RequestKey
 from .domain.rewinds import Rewound
 from .domain.sessions import EndReason, Session, SessionState, continued_by
 from .domain.turns import Turn, TurnRepeated, TurnRequest, TurnStatus
@@ -309,12 +310,24 @@ class Operations(StoreOperations):
     # --- acting on conversations and sessions -----------------------------------------------------------
 
     async def create_conversation(
-        self, owner: str, *, messages: Sequence[NewMessage], metadata: Mapping[str, str], source: str
+        self,
+        owner: str,
+        *,
+        messages: Sequence[NewMessage],
+        metadata: Mapping[str, str],
+        source: str,
+        request_key: RequestKey | None = None,
     ) -> Conversation:
-        """A new conversation with these messages. No model is called."""
+        """A new conversation with these messages, or the one that a request with this key created. No model
+        is called."""
         return await self.heartbeat.as_living(
             lambda: self.store.create_conversation(
-                owner, self.node_id, messages=messages, metadata=metadata, source=source
+                owner,
+                self.node_id,
+                messages=messages,
+                metadata=metadata,
+                source=source,
+                request_key=request_key,
             )
         )
 

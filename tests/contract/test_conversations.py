@@ -9,8 +9,9 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import NewMessage
 from holdfast.domain.nodes import Node
+from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import TurnStatus
-from holdfast.errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
+from holdfast.errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound, RequestMismatch
 from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
@@ -513,3 +514,45 @@ async def test_a_deleted_message_stays_deleted_after_it_was_reduced(store: Store
     await store.delete_message(OWNER, session.conversation_id, 2)
     assert await contents(store, session.conversation_id) == ["look"]
     assert await store.search(OWNER, CANARY) == []
+
+
+# --- created once -------------------------------------------------------------------------------------------
+
+
+def key_of(key: str = "k1", body: bytes = b"one", route: str = "/v1/conversations") -> RequestKey:
+    return RequestKey(route, key, body)
+
+
+async def test_the_same_request_creates_one_conversation_also_when_sent_twice_at_once(
+    store: Store, node: Node
+) -> None:
+    made = await asyncio.gather(
+        *(store.create_conversation(OWNER, node.id, request_key=key_of()) for _ in range(5))
+    )
+    assert len({each.id for each in made}) == 1
+    assert (await store.create_conversation(OWNER, node.id, request_key=key_of())).id == made[0].id
+    assert (await store.statistics(None)).conversations == 1
+
+
+async def test_another_key_owner_or_route_is_another_request(store: Store, node: Node) -> None:
+    made = [
+        await store.create_conversation(OWNER, node.id, request_key=key_of()),
+        await store.create_conversation(OTHER, node.id, request_key=key_of()),
+        await store.create_conversation(OWNER, node.id, request_key=key_of("k2")),
+        await store.create_conversation(OWNER, node.id, request_key=key_of(route="/other")),
+        await store.create_conversation(OWNER, node.id),
+    ]
+    assert len({each.id for each in made}) == 5
+
+
+async def test_a_key_with_another_body_is_refused_and_nothing_is_created(store: Store, node: Node) -> None:
+    await store.create_conversation(OWNER, node.id, request_key=key_of())
+    with pytest.raises(RequestMismatch):
+        await store.create_conversation(OWNER, node.id, request_key=key_of(body=b"two"))
+    assert (await store.statistics(None)).conversations == 1
+
+
+async def test_the_key_of_a_deleted_conversation_creates_a_new_one(store: Store, node: Node) -> None:
+    first = await store.create_conversation(OWNER, node.id, request_key=key_of())
+    await store.delete_conversation(OWNER, first.id)
+    assert (await store.create_conversation(OWNER, node.id, request_key=key_of(body=b"two"))).id != first.id

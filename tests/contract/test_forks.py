@@ -22,10 +22,12 @@ from tests.contract.steps import (
     draft,
     ended,
     everything,
+    files_of,
     messages,
     result,
     say,
     unchanged,
+    with_files,
 )
 
 
@@ -76,6 +78,39 @@ async def test_a_fork_of_a_fork_tells_the_first_origin(store: Store, node: Node)
         message_id(fork.conversation_id, 3),
         message_id(fork.conversation_id, 4),
     ]
+
+
+async def test_a_fork_has_the_files_of_its_messages_also_when_its_source_is_deleted(
+    store: Store, node: Node
+) -> None:
+    source = await with_files(store, node, b"OggS" * 50, b"png")
+    owner = "phone/42"
+    session = (await store.resolve(owner, Address(id=source))).tip
+    fork = await store.fork(owner, session.id, node.id)
+    again = await store.fork(owner, fork.id, node.id)
+    empty = await store.fork(owner, session.id, node.id, up_to=0)
+    await store.delete_conversation(owner, source)
+    for copy in (fork, again):
+        files = await files_of(store, copy.conversation_id)
+        assert [(file.name, file.mime, body) for file, body in files] == [
+            ("näme 0.ogg", "audio/ogg", b"OggS" * 50),
+            ("näme 1.ogg", "audio/ogg", b"png"),
+        ]
+    assert await files_of(store, empty.conversation_id) == []
+
+
+async def test_files_of_a_fork_count_and_go_with_their_message(store: Store, node: Node) -> None:
+    source = await with_files(store, node, b"x" * 5000)
+    owner = "phone/42"
+    session = (await store.resolve(owner, Address(id=source))).tip
+    fork = await store.fork(owner, session.id, node.id)
+    (usage,) = await store.usage(owner)
+    assert usage.bytes >= 10_000
+    await store.delete_message(owner, fork.conversation_id, 1)
+    assert await files_of(store, fork.conversation_id) == []
+    assert len(await files_of(store, source)) == 1
+    (usage,) = await store.usage(owner)
+    assert 5000 <= usage.bytes < 10_000
 
 
 async def test_forking_leaves_the_source_as_it_was(store: Store, node: Node) -> None:

@@ -14,8 +14,12 @@ import apsw
 import typer
 
 from .. import __version__
+from ..domain.nodes import NodeKind
+from ..errors import BadSetting, ModelError
+from ..models.base import Model
 from ..settings import LOCAL_FILE, SECTIONS, Settings, home, trust_file
 from ..trust import untrust as forget
+from ..wiring import flush_rules_of
 from .context import AsJson, CommandContext, command
 from .format import Cell, Column, Styled, print_json, say, table, wide
 from .groups import app
@@ -41,7 +45,8 @@ async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
       HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
     """
 
-    settings = list(effective(invocation.settings))
+    model = await _model(invocation.settings)
+    settings = list(effective(invocation.settings, model))
     ignored = invocation.settings.ignored
     if as_json:
         from ..server import objects
@@ -51,7 +56,7 @@ async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
         return
     rows: list[list[Cell]] = []
     for each in settings:
-        default = each["origin"] == "default"
+        default = each["origin"].startswith("default")
         value = each["value"]
         if each["name"] == "store.url" and not value:
             value = invocation.location
@@ -112,17 +117,31 @@ def _settings_file(path: Path | None) -> Path:
     return path / LOCAL_FILE if path is not None and path.is_dir() else path or LOCAL_FILE
 
 
-def effective(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Every setting with its value, its origin and its meaning."""
+async def _model(settings: Settings) -> Model | None:
+    """The model that a server with these settings would answer with; None: there is none."""
+    from ..models.choose import choose_from
 
+    try:
+        model = await choose_from(settings.model, {})
+    except (ModelError, BadSetting):
+        return None
+    await model.close()
+    return model
+
+
+def effective(settings: Settings, model: Model | None) -> Iterator[dict[str, Any]]:
+    """Every setting with its value, its origin and its meaning, if this model answers."""
+
+    unflushed = settings.memory.flush and flush_rules_of(settings, NodeKind.SERVER, model) is None
     for section in SECTIONS:
         values = getattr(settings, section)
         for each in fields(values):
             name = f"{section}.{each.name}"
+            off = unflushed and name == "memory.flush"
             yield {
                 "name": name,
-                "value": without_secret(name, getattr(values, each.name)),
-                "origin": settings.origins.get(name, "default"),
+                "value": False if off else without_secret(name, getattr(values, each.name)),
+                "origin": "default for the local model" if off else settings.origins.get(name, "default"),
                 "meaning": each.metadata.get("meaning", ""),
             }
     for connector, found in settings.connectors.items():

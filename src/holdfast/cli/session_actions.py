@@ -74,7 +74,8 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
     async with invocation.existing(quiet=as_json) as opened:
         turn, stopped = await opened.hf.cancel_running(opened.owner, id_or_key)
         if as_json:
-            print_json(objects.turn(turn) if turn else None)
+            session = await opened.hf.current_session(opened.owner, id_or_key)
+            print_json(objects.turn(turn) if turn else objects.nothing_cancelled(session))
         elif turn and stopped:
             say(f"{turn.id} was cancelled; its partial reply is kept.")
         elif turn:

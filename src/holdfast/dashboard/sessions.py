@@ -271,8 +271,8 @@ async def settings(visit: PageRequest) -> HttpResponse:
     check_admin(visit.caller, "/settings")
     every = visit.query("all") == "1"
     sections: dict[str, list[dict[str, Any]]] = {}
-    for each in effective(visit.services.settings):
-        if every or each["origin"] != "default":
+    for each in effective(visit.services.settings, visit.services.model):
+        if every or not each["origin"].startswith("default"):
             section, _, name = each["name"].rpartition(".")
             found = {**each, "name": name, "shown": shown_value(each["value"])}
             sections.setdefault(section, []).append(found)

@@ -31,6 +31,10 @@ _PIECE = 2**20
 # An unterminated string matches as a string: that keeps the search linear, and the parser rejects it.
 _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|[\[{,]', re.DOTALL)
 _QUOTE = b'"'[0]
+_WHOLE_PAIRS = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?:d[89ab]..\\ud[c-f]..|(?!d[89a-f])....))*+", re.DOTALL | re.IGNORECASE
+)
+_SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}", re.IGNORECASE)
 
 
 class BodyThreads:
@@ -208,10 +212,27 @@ def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"the body is not valid JSON: {error}") from None
+        raise BadInput(f"the body is not valid JSON: {_fault(body) or error}") from None
     if not isinstance(value, dict):
         raise BadInput("the body must be a JSON object")
     return value
+
+
+def _fault(body: bytes) -> str | None:
+    """What is wrong with a body's text, and where; None: nothing. The parser takes half a surrogate pair
+    at the end of a string for the end of the body, and counts the bytes of a string from its beginning."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start} (0x{body[error.start]:02x}) is not UTF-8"
+    sound = _WHOLE_PAIRS.match(body)
+    alone = _SURROGATE.match(body, sound.end() if sound else 0)
+    if alone is None:
+        return None
+    return (
+        f"the escape {alone[0].decode()} at byte {alone.start()} is half of a surrogate pair; "
+        "send both halves, or the character itself in UTF-8"
+    )
 
 
 def _too_large(limit: int) -> HttpError:

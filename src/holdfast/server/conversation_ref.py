@@ -134,6 +134,11 @@ async def _unknown(call: RequestContext, name: str) -> str | None:
     return None
 
 
+def idempotency_key(route: str, key: str, digest: bytes, names: bytes = b"") -> RequestKey:
+    """The key of this header; `names`: a hash of how the request names its conversation."""
+    return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
+
+
 def request_key(
     call: RequestContext, route: str, digest: bytes, *, opener: bool, client: ClientName | None = None
 ) -> RequestKey:
@@ -147,7 +152,7 @@ def request_key(
     key = call.header(IDEMPOTENCY_KEY)
     if key is not None:
         names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""
-        return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
+        return idempotency_key(route, key, digest, names)
     whose = named
     if opener:
         peer = call.request.client

@@ -51,6 +51,7 @@ from .schemas import (
     MessageObject,
     NewApiKeyObject,
     NodeObject,
+    NothingCancelledObject,
     NoticeDeliveryObject,
     NoticeObject,
     OwnerUsageObject,
@@ -223,6 +224,16 @@ def usage(value: Mapping[str, Any] | None) -> UsageObject | None:
     return UsageObject(
         input_tokens=input_tokens(value),
         output_tokens=output_tokens(value),
+    )
+
+
+def nothing_cancelled(value: Session) -> NothingCancelledObject:
+    return NothingCancelledObject(
+        id=value.id,
+        object="session.not_cancelled",
+        conversation_id=value.conversation_id,
+        cancelled=False,
+        message="no turn is running in this session",
     )
 
 

@@ -126,6 +126,16 @@ class DeletedSessionObject(PublicObject, frozen=True, kw_only=True):
     deleted: Literal[True]
 
 
+class NothingCancelledObject(PublicObject, frozen=True, kw_only=True):
+    """The session in which nothing was cancelled, because no turn was running."""
+
+    id: Annotated[str, doc("The newest session of the conversation that the request named")]
+    object: Literal["session.not_cancelled"]
+    conversation_id: Annotated[str, doc("Its conversation")]
+    cancelled: Literal[False]
+    message: Annotated[str, doc("Why, as a sentence")]
+
+
 class MessageObject(PublicObject, frozen=True, kw_only=True):
     """A stored message. Other fields of a client or a model are shown too, unless their name is reserved."""
 
@@ -338,7 +348,9 @@ class AttachmentObject(PublicObject, frozen=True, kw_only=True):
 
     id: Annotated[str, doc("`att_…`; `GET /api/attachments/{id}` gives its bytes")]
     conversation_id: str
-    turn_id: Annotated[str, doc("The turn of its message")]
+    turn_id: Annotated[
+        str, doc("The turn of its message; of a copy in a fork, the id of the message it first came with")
+    ]
     name: Annotated[str, doc("As the sender's platform says")]
     mime: Annotated[str, doc("As the sender's platform says; it may be wrong")]
     size: Annotated[Count, doc("Bytes")]

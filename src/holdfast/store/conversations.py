@@ -13,8 +13,9 @@ from ..domain.conversations import Address, Conversation, check_metadata
 from ..domain.events import EventType
 from ..domain.ids import check_name, check_text, is_ours
 from ..domain.messages import NewMessage, size_of
+from ..domain.request_keys import RequestKey
 from ..domain.sessions import Session
-from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
+from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound, RequestMismatch
 from . import processes
 from .nodes import release_orphaned
 from .resets import schedule_reset, session_for, touch
@@ -33,8 +34,13 @@ def create(
     messages: Sequence[NewMessage] = (),
     metadata: Mapping[str, str] | None = None,
     source: str = "",
+    request_key: RequestKey | None = None,
 ) -> Conversation:
-    """A new conversation without a key; its first session is detached and begins with these messages."""
+    """A new conversation without a key; its first session is detached and begins with these messages. If a
+    request with this `request_key` has created one that still exists: that one. Raises RequestMismatch if
+    its body differs."""
+    if request_key is not None and (known := _created_by(tx, owner, request_key)) is not None:
+        return known
     metadata = check_metadata(metadata or {})
     require_node(tx, node_id)
     held = size_of(messages)
@@ -43,7 +49,27 @@ def create(
         tx.run(Q.set_metadata, id=session.conversation_id, owner=owner, metadata=to_json(metadata))
     if messages:
         _store(tx, owner, session.conversation_id, session.id, messages, len(messages))
+    if request_key is not None:
+        tx.run(
+            Q.insert_conversation_request,
+            conversation=session.conversation_id,
+            owner=owner,
+            route=request_key.route,
+            key=request_key.key,
+            body_hash=request_key.fingerprint,
+            now=tx.now,
+        )
     return conversation(tx, owner, Address(id=session.conversation_id))
+
+
+def _created_by(tx: Transaction, owner: str, key: RequestKey) -> Conversation | None:
+    row = tx.one(Q.conversation_by_request, owner=owner, route=key.route, key=key.key)
+    if row is None:
+        return None
+    conversation_id, fingerprint = row
+    if fingerprint != key.fingerprint:
+        raise RequestMismatch(key.key)
+    return conversation(tx, owner, Address(id=conversation_id))
 
 
 def freed(tx: Transaction, owner: str, conversation_id: str) -> Conversation:

@@ -1,9 +1,10 @@
-"""Forks: conversations that begin with a copy of a session's context."""
+"""Forks: conversations that begin with a copy of a session's context and of its files."""
 
 from __future__ import annotations
 
 from ..domain.conversations import Address
 from ..domain.events import EventType
+from ..domain.ids import new_id
 from ..domain.sessions import Edge, Session
 from ..domain.views import View, plan_copy
 from ..errors import BadInput, Conflict
@@ -63,7 +64,15 @@ def fork_for(
 
     copy = plan_copy(view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
     spans = [counted(first, last) for first, last in copy.ranges]
-    copied, held = sum(count for count, _ in spans), sum(size for _, size in spans)
+    files = {
+        file: (size, origin)
+        for first, last in copy.ranges
+        for file, size, origin in tx.all(
+            Q.files_of_span, conversation=source.conversation_id, first=first, last=last
+        )
+    }
+    copied = sum(count for count, _ in spans)
+    held = sum(size for _, size in spans) + sum(size for size, _ in files.values())
     opened = open_conversation(
         tx,
         owner,
@@ -88,6 +97,9 @@ def fork_for(
             last=last,
             offset=offset,
         )
+    for file, (_, origin) in files.items():
+        conversation_id, id_ = opened.conversation_id, new_id("att")
+        tx.run(Q.copy_attachment, id=id_, conversation=conversation_id, origin=origin, copied=file)
     tx.event(
         EventType.CONVERSATION_FORKED,
         owner,

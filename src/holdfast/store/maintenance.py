@@ -162,6 +162,7 @@ def prune(tx: Transaction, keep: Retention, limit: int = 1000) -> Pruned:
         "drafts": drop(Q.prune_drafts, keep.drafts),
         "events": drop(Q.prune_events, keep.events) + drop(Q.prune_deliveries, keep.events),
         "requests": drop(Q.prune_requests, keep.requests)
+        + drop(Q.prune_conversation_requests, keep.requests)
         + drop(Q.prune_inbox, keep.requests)
         + drop(Q.prune_side_requests, keep.requests),
         "nodes": drop(Q.prune_nodes, keep.events),

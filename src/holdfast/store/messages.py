@@ -127,8 +127,9 @@ def delete(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -
     if row is None or size is None:
         raise NotFound("message", f"{conversation_id} number {seq}")
     freed = size[0]
-    files = tx.one(Q.attachments_without_message, conversation=conversation_id, seq=seq)
-    if files is not None:
+    copied = tx.one(Q.copied_files_of_message, conversation=conversation_id, seq=seq)
+    own = tx.one(Q.attachments_without_message, conversation=conversation_id, seq=seq)
+    for files in filter(None, (copied, own)):
         tx.run(Q.delete_attachments, conversation=conversation_id, turn=files[0])
         freed += files[1]
     tx.run(Q.free_bytes, id=conversation_id, bytes=freed)

@@ -18,6 +18,7 @@ implements itself are declared in `Engine`: search, node locks, backup, checks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -366,6 +367,7 @@ class Store(Engine):
         delivery: Delivery | None = None,
         notice: str | None = None,
         model: str | None = None,
+        ended_at: datetime | None = None,
     ) -> int:
         """See `turns.commit_reply`. Extends the cached context."""
         last_seq = await self._write(
@@ -379,6 +381,7 @@ class Store(Engine):
             delivery=delivery,
             notice=notice,
             model=model,
+            ended_at=ended_at,
         )
         self._cache.replied(lease.session_id, messages, last_seq)
         return last_seq

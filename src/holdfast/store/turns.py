@@ -8,6 +8,7 @@ however a turn ends without an answer. `turn_lists` reads turns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -56,7 +57,7 @@ from .request_keys import insert_key, known_request
 from .resets import schedule_reset, session_for_turn, touch
 from .resolve import find, lookup, session_of
 from .responses import answered_by, append_draft, insert_response
-from .rows import to_json, to_session_spoken_in, to_time, to_turn
+from .rows import to_json, to_session_spoken_in, to_stamp, to_time, to_turn
 from .sessions import check_quotas, open_conversation
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, end_without_answer
@@ -292,12 +293,14 @@ def commit_reply(
     delivery: Delivery | None = None,
     notice: str | None = None,
     model: str | None = None,
+    ended_at: datetime | None = None,
 ) -> int:
     """Append the reply, complete the turn and release the lease: one transaction.
 
     `answer` is stored for retries of the request. `history`: fingerprint chain of all messages visible to
     the client now; None: unknown. `draft`: the reply's last events. `delivery`: how much of the answer
     clients have received; None: unchanged. `notice`: a notice for the person. `model`: the one that answered.
+    `ended_at`: the end of the turn as its events say it, by the store's clock; None: now.
     Returns the conversation's last seq. LeaseLost writes nothing.
     """
     if draft is not None:
@@ -317,7 +320,7 @@ def commit_reply(
         cause=None,
         kept_until=None,
         model=storable(model)[:200] if model else None,
-        now=tx.now,
+        now=tx.now if ended_at is None else to_stamp(ended_at),
     )
     _touch(tx, lease.session_id, usage, lease.api_key)
     if lease.carries_notices:

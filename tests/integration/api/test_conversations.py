@@ -595,3 +595,17 @@ async def test_bodies_that_are_no_objects_are_refused(server: Running) -> None:
     error_of(await server.client.put(PATH, json={}), 405)
     error_of(await server.client.delete(PATH), 405)
     error_of(await (await server.with_token(None)).get(PATH), 401)
+
+
+async def test_an_idempotency_key_creates_one_conversation_for_every_server_of_the_store(
+    start_server: StartServer,
+) -> None:
+    body, key = {"items": [user("hello")], "metadata": {"a": "b"}}, {"Idempotency-Key": "once"}
+    server = await start_server()
+    first = (await server.client.post(PATH, json=body, headers=key)).json()
+    assert (await server.client.post(PATH, json=body, headers=key)).json() == first
+    other = await server.client.post(PATH, json={}, headers=key)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
+    assert (await server.client.post(PATH, json=body)).json()["id"] != first["id"]
+    another = await start_server()  # on the same store, as after a restart
+    assert (await another.client.post(PATH, json=body, headers=key)).json() == first

@@ -224,7 +224,10 @@ async def test_cancelling_ends_the_running_turn_and_its_listener_is_told(start_s
     assert (response.status_code, response.json()["error"]["code"]) == (409, "turn_cancelled")
     *_, said = (await got(server, "/api/sessions/a/messages"))["data"]
     assert (said["content"], said["status"]) == ("Once upon", "interrupted")
-    assert await asked(server, "POST", "/api/sessions/a/cancel") is None
+    nothing = await asked(server, "POST", "/api/sessions/a/cancel")
+    assert (nothing["object"], nothing["id"]) == ("session.not_cancelled", turn["session_id"])
+    assert nothing["cancelled"] is False
+    assert nothing["message"] == "no turn is running in this session"
     assert (await asked(server, "POST", f"/api/sessions/{turn['id']}/cancel"))["status"] == "cancelled"
 
 

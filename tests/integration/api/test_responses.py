@@ -616,3 +616,21 @@ async def test_with_store_false_a_client_that_leaves_ends_the_model_s_work(start
             if event["type"] == "response.output_text.delta":
                 break
     await until(ended.is_set, "the model was let go")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_end_of_a_response_is_the_same_second_when_it_is_read_later(
+    server: Running, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    commit = server.store.commit_reply
+
+    async def slowly(*arguments: Any, **named: Any) -> int:
+        await asyncio.sleep(1.1)
+        return await commit(*arguments, **named)
+
+    monkeypatch.setattr(server.store, "commit_reply", slowly)
+    if stream:
+        received = (await streamed(server, {"input": "hello"}))[-1]["response"]
+    else:
+        received = (await post(server, {"input": "hello"})).json()
+    assert received["completed_at"] == (await get(server, received["id"]))["completed_at"]

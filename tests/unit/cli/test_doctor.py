@@ -111,6 +111,26 @@ def test_config_says_where_each_value_came_from(home: Home) -> None:
     assert settings["lease.sweep_seconds"]["origin"] == "HOLDFAST_LEASE__SWEEP_SECONDS"
     assert settings["lease.heartbeat_seconds"]["origin"] == "default"
     assert "be brief" in home.ok("config")
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "origin"),
+    [
+        ('[model]\nkind = "local"\n', False, "default for the local model"),
+        ('[model]\nkind = "scripted"\n', True, "default"),
+        ('[model]\nkind = "local"\n[memory]\nwebhook = "http://127.0.0.1:9/"\n', True, "default"),
+        ('[model]\nkind = "local"\n[memory]\nflush = true\n', True, "file"),
+    ],
+)
+def test_config_shows_whether_sessions_are_flushed_with_this_model(
+    home: Home, settings: str, value: bool, origin: str
+) -> None:
+    home.path.mkdir()
+    (home.path / "holdfast.toml").write_text(settings)
+    home.environment.pop("HOLDFAST_MODEL__KIND", None)
+    shown = config_of(home)["memory.flush"]
+    assert shown["value"] is value
+    assert shown["origin"] == (str(home.path / "holdfast.toml") if origin == "file" else origin)
     assert not home.store.exists()
 
 

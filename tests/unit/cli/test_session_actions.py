@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.unit.cli.conftest import Home
@@ -67,6 +69,7 @@ def test_rewind_continues_from_a_message_and_goes_forward_again(spoken: Home) ->
 
 def test_cancel_with_nothing_running_changes_nothing(spoken: Home) -> None:
     assert "No turn is running" in spoken.ok("sessions", "cancel", "k")
+    assert json.loads(spoken.ok("sessions", "cancel", "k", "--json"))["cancelled"] is False
     (turn,) = spoken.json("sessions", "turns", "k")["data"]
     assert "was no longer running: completed" in spoken.ok("sessions", "cancel", turn["id"])
 

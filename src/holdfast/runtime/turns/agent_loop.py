@@ -415,7 +415,8 @@ class AgentLoop:
             last = (said_by_model(step.message),)
             self._answer_bytes = len(last[0].body)
         whole = joined([each.message for each in self._said])
-        answered = Answered(replace(reply, message=whole, usage=usage), answer, tuple(self._said))
+        ended_at = self._store.now()
+        answered = Answered(replace(reply, message=whole, usage=usage), answer, tuple(self._said), ended_at)
         history = await self._history(whole)
         self._running.answered, self._running.final_events = answered, renderer.end(answered)
         await through(
@@ -429,6 +430,7 @@ class AgentLoop:
                 delivery=self._running.delivery,
                 notice=self._order.notice,
                 model=reply.model,
+                ended_at=ended_at,
             )
         )
         return answered

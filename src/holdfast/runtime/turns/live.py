@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -40,6 +41,8 @@ class Answered(Value, frozen=True):
     """The fields of the model's completion other than its message."""
     said: tuple[TurnOutput, ...]
     """The answer as separate messages: more than one if the server ran its own tools between them."""
+    ended_at: datetime
+    """When the turn ended, as it is stored."""
 
 
 class Unanswered(Value, frozen=True):

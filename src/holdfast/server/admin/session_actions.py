@@ -15,7 +15,7 @@ from ..openai.parameters import RequestBody, must_be
 from ..owners import OWNER, owner_of
 from ..response_writer import JsonResponse
 from ..routes import Route
-from ..schemas import DeletedSessionObject, SessionObject, TurnObject
+from ..schemas import DeletedSessionObject, NothingCancelledObject, SessionObject, TurnObject
 from .sessions import shown
 
 
@@ -59,7 +59,10 @@ async def cancel(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await call.decoded(RequestBody)
     turn, _ = await call.hf.cancel_running(owner, call.path("id"))
-    return JsonResponse(None if turn is None else objects.turn(turn))
+    if turn is None:
+        session = await call.hf.current_session(owner, call.path("id"))
+        return JsonResponse(objects.nothing_cancelled(session))
+    return JsonResponse(objects.turn(turn))
 
 
 async def resume(call: RequestContext) -> JsonResponse:
@@ -143,11 +146,11 @@ ROUTES = (
         "POST",
         "/api/sessions/{id}/cancel",
         cancel,
-        "Cancel the running turn; its partial reply is kept. Null: none was running.",
+        "Cancel the running turn; its partial reply is kept. If none is running, the answer says so.",
         parameters=(OWNER,),
         body=RequestBody,
         body_optional=True,
-        answer=TurnObject | None,
+        answer=(TurnObject, NothingCancelledObject),
     ),
     Route(
         "POST",

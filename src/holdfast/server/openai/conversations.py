@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta
@@ -23,7 +24,7 @@ from ...domain.value import Value
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
 from ..bodies import check_counts
-from ..conversation_ref import DEFAULT_SOURCE, SOURCE
+from ..conversation_ref import DEFAULT_SOURCE, IDEMPOTENCY_KEY, SOURCE, idempotency_key
 from ..http import RequestContext
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..response_writer import JsonResponse
@@ -159,19 +160,24 @@ MOST_TRIES = 100
 
 
 async def create(call: RequestContext) -> JsonResponse:
-    size, body = await _read(call, optional=True)
+    sent, body = await _read(call, optional=True)
+    key = call.header(IDEMPOTENCY_KEY)
     resolve = await resolver(call.hf, call.owner, body.get("items"))
 
     def read() -> tuple[ConversationRequest, list[NewMessage]]:
         asked = parse_conversation(body, resolve=resolve)
         return asked, [new_message(message) for message in asked.messages]
 
-    asked, messages = await call.work(size, read)
+    asked, messages = await call.work(len(sent), read)
     source = call.header(SOURCE)
     if source is not None:
         check_name("X-Holdfast-Source", source)
     made = await call.hf.create_conversation(
-        call.owner, messages=messages, metadata=asked.metadata, source=source or DEFAULT_SOURCE
+        call.owner,
+        messages=messages,
+        metadata=asked.metadata,
+        source=source or DEFAULT_SOURCE,
+        request_key=None if key is None else idempotency_key("/v1/conversations", key, sha256(sent).digest()),
     )
     return _shown(call, made)
 
@@ -203,7 +209,7 @@ async def delete(call: RequestContext) -> JsonResponse:
 
 
 async def add_items(call: RequestContext) -> JsonResponse:
-    size, body = await _read(call)
+    sent, body = await _read(call)
     found = await _found(call, call.owner)
     resolve = await resolver(call.hf, call.owner, body.get("items"))
 
@@ -211,7 +217,7 @@ async def add_items(call: RequestContext) -> JsonResponse:
         said = parse_items(body, resolve=resolve)
         return said, [new_message(message) for message in said]
 
-    said, messages = await call.work(size, read)
+    said, messages = await call.work(len(sent), read)
     wait_seconds = call.services.settings.server.busy_wait_seconds
     last_seq = await call.hf.add_messages(call.owner, found.id, messages, wait_seconds)
 
@@ -219,15 +225,15 @@ async def add_items(call: RequestContext) -> JsonResponse:
         numbered = enumerate(said, last_seq - len(said) + 1)
         return listed([item for seq, one in numbered for item in items_from(one, message_id(found.id, seq))])
 
-    return JsonResponse(await call.work(size, shown), headers=_headers(found))
+    return JsonResponse(await call.work(len(sent), shown), headers=_headers(found))
 
 
-async def _read(call: RequestContext, *, optional: bool = False) -> tuple[int, dict[str, Any]]:
-    """The body's size and its parsed fields."""
+async def _read(call: RequestContext, *, optional: bool = False) -> tuple[bytes, dict[str, Any]]:
+    """The body and its parsed fields."""
     body = await call.body()
     fields = await call.work(len(body), lambda: call.parsed(body, optional=optional))
     check_counts(fields.get("items"), "items", call.services.settings.limits.messages_per_request)
-    return len(body), fields
+    return body, fields
 
 
 async def items(call: RequestContext) -> JsonResponse:

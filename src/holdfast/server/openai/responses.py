@@ -326,7 +326,7 @@ def _whole(
         ],
         usage=reply.usage,
         model=reply.model,
-        completed_at=datetime.now(UTC),
+        completed_at=outcome.ended_at,
         holdfast=ours,
     )
 
@@ -390,7 +390,8 @@ class ResponseRenderer:
         if isinstance(outcome, Answered):
             state = state_of(TurnStatus.COMPLETED, finish_reason=outcome.reply.finish_reason)
             usage = outcome.reply.usage
-            return frames(self._events.end(state, usage=usage, completed_at=datetime.now(UTC), holdfast=ours))
+            ended_at = outcome.ended_at
+            return frames(self._events.end(state, usage=usage, completed_at=ended_at, holdfast=ours))
         failure = failure_of(outcome.error)
         error = response_error(failure.message, failure.status)
         by_request = isinstance(outcome.error, TurnStopped) and not outcome.error.retry

@@ -1,4 +1,4 @@
--- bigint: after, created_at, limit, now, seq, size
+-- bigint: after, created_at, first, last, limit, now, seq, size
 -- bytea: body
 
 -- fragment: attachment_columns
@@ -38,6 +38,26 @@ GROUP BY m.turn;
 -- name: delete_attachments
 -- rows: any
 DELETE FROM attachments WHERE turn = :turn AND conversation = :conversation;
+
+-- name: files_of_span
+-- The files of a span that a fork would copy, with their bytes and the origin of the message that they came with. They
+-- belong to a turn, or to the origin of a message if that was copied itself.
+SELECT a.id, a.size, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq)
+FROM messages m JOIN attachments a ON a.conversation = m.conversation AND (a.turn = m.turn OR a.turn = m.origin)
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.role = 'user' AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY a.no, m.seq;
+
+-- name: copy_attachment
+-- rows: one
+INSERT INTO attachments (id, conversation, turn, source, name, mime, size, body, created_at)
+SELECT :id, :conversation, :origin, :id, a.name, a.mime, a.size, a.body, a.created_at FROM attachments a WHERE a.id = :copied;
+
+-- name: copied_files_of_message
+-- The origin of a message and the bytes of the files that were copied with it.
+SELECT m.origin, sum(a.size)::bigint FROM messages m
+JOIN attachments a ON a.conversation = m.conversation AND a.turn = m.origin
+WHERE m.conversation = :conversation AND m.seq = :seq GROUP BY m.origin;
 
 -- name: attachments_of_turn
 SELECT a.source, {attachment_columns} FROM attachments a WHERE a.turn = :turn ORDER BY a.no;

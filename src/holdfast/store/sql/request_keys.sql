@@ -29,3 +29,12 @@ SET turn = excluded.turn, body_hash = excluded.body_hash, created_at = excluded.
 -- rows: any
 -- The same turn, retried; or a body that turned out to belong to two conversations.
 UPDATE requests SET body_hash = :body_hash WHERE owner = :owner AND route = :route AND key = :key;
+
+-- name: conversation_by_request
+-- The conversation that a request with this key created, and the fingerprint of that request. Two such requests at once on
+-- PostgreSQL: the second insert fails on the key and its transaction is run again, which finds this row.
+SELECT conversation, body_hash FROM conversation_requests WHERE owner = :owner AND route = :route AND key = :key;
+
+-- name: insert_conversation_request
+INSERT INTO conversation_requests (conversation, owner, route, key, body_hash, created_at)
+VALUES (:conversation, :owner, :route, :key, :body_hash, :now);

@@ -48,6 +48,12 @@ DELETE FROM requests WHERE turn IN (
     SELECT turn FROM (SELECT turn, created_at FROM requests ORDER BY turn LIMIT :limit) oldest
     WHERE created_at < :before);
 
+-- name: prune_conversation_requests
+-- scans: one end
+DELETE FROM conversation_requests WHERE no IN (
+    SELECT no FROM (SELECT no, created_at FROM conversation_requests ORDER BY no LIMIT :limit) oldest
+    WHERE created_at < :before);
+
 -- name: prune_stored_requests
 -- Of turns that failed or were interrupted long enough ago; a later retry asks as the settings say.
 UPDATE turns SET request = NULL, kept_until = NULL WHERE no IN (
