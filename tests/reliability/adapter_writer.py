@@ -61,7 +61,8 @@ def langgraph(hf: Holdfast) -> tuple[Write, Read]:
     from holdfast.adapters.langgraph import HoldfastSaver
 
     saver = HoldfastSaver(hf)
-    given: Any = {"configurable": {"thread_id": "thread"}}
+    # With its namespace: a page of all namespaces is sorted anew, which makes a long thread slow to read.
+    given: Any = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
 
     def window(number: int) -> list[HumanMessage]:
         """The messages that a step has: large enough to be stored in parts, which the next step shares."""

@@ -6,7 +6,7 @@
 A thread is the conversation with the key `langgraph:<thread_id>`. A checkpoint is durable when `put` returns,
 and the messages that are new in it are stored in the same transaction, so the thread can be read, searched
 and deleted like any other conversation. Several processes may use one thread: their writes are serialised.
-Every method exists blocking and async.
+Every method exists blocking and async. The long-term memory is in `langgraph_store.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import json
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -34,20 +32,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.base import Checkpoint as GraphCheckpoint
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    Op,
-    PutOp,
-    Result,
-    SearchItem,
-    SearchOp,
-    TTLConfig,
-    validate_op_namespace,
-)
 
 from ..domain.checkpoints import (
     INLINE,
@@ -60,17 +44,15 @@ from ..domain.checkpoints import (
     split,
 )
 from ..domain.conversations import Address
-from ..domain.items import Item as StoredItem
-from ..domain.items import PutItem
-from ..domain.messages import NewMessage
-from ..domain.new_messages import said_by_model
 from ..domain.session_messages import Named
-from ..errors import BadMessage, NotFound
+from ..errors import NotFound
 from ..store.store import Store
 from .bridge import REFUSALS, Bridge, Node
-from .carried import text_of, words_of
+from .langgraph_messages import named_messages, newest_messages
+from .langgraph_store import SOURCE, HoldfastStore
 
-SOURCE = "langgraph"
+__all__ = ["HoldfastSaver", "HoldfastStore"]
+
 PAGE = 50
 THREADS_REMEMBERED = 1000
 
@@ -192,8 +174,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             said: Any = checkpoint["channel_values"].get(self._channel)
             known = self._stored.get(key, ())
             number = self._number_new(said, values.get(self._channel)) if known else None
-            newest = None if number is None else _newest(said, number, known)
-            found = [*_named(said, known)] if newest is None else newest
+            newest = None if number is None else newest_messages(said, number, known)
+            found = [*named_messages(said, known)] if newest is None else newest
         new = NewCheckpoint(
             ns,
             checkpoint["id"],
@@ -562,289 +544,7 @@ def _place(found: CheckpointTuple) -> tuple[str, str]:
     return given["checkpoint_ns"], given["checkpoint_id"]
 
 
-# --- messages ----------------------------------------------------------------------------------------------
-
-ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer"}
-
-
 def _may_be_large(value: Any) -> bool:
     if isinstance(value, list | dict):
         return len(value) >= FEW
     return isinstance(value, str | bytes) and len(value) >= SMALLEST_SPLIT
-
-
-def _named(channel: Any, known: Collection[int]) -> Iterator[tuple[int, Named]]:
-    """The messages of a channel whose hash is not known, each with its hash and a name that stays the same as
-    long as its text does.
-
-    A message without an id is named by its text, and by how many equal ones precede it: one that a graph
-    removes from the beginning of the list does not rename the others.
-    """
-    if not isinstance(channel, list | tuple):
-        return
-    equal: dict[Any, int] = {}
-    for each in channel:
-        id_, shown = _glance(each)
-        message = None
-        if shown is None:  # calls, parts or another type: compared by what would be stored
-            message = message_of(each)
-            if message is None:
-                continue
-            shown = message.body
-        place: str | int
-        if id_ is None:
-            place = equal[shown] = equal.get(shown, -1) + 1
-        else:
-            place = str(id_)
-        mark = hash((place, shown))
-        if mark not in known and (named := _name(id_, place, message or message_of(each))):
-            yield mark, named
-
-
-def _newest(channel: Sequence[Any], number: int, known: Collection[int]) -> list[tuple[int, Named]] | None:
-    """The same for so many messages at the end, the others being known; None if one of them cannot be named
-    without looking at all."""
-    found = []
-    for position in range(len(channel) - number, len(channel)):
-        each = channel[position]
-        id_, shown = _glance(each)
-        message = None
-        if shown is None:
-            message = message_of(each)
-            if message is None:
-                continue
-            if id_ is None:
-                return None
-            shown = message.body
-        place: str | int
-        if id_ is not None:
-            place = str(id_)
-        elif number == 1 and hash((0, shown)) not in known:
-            place = 0  # the first of equal messages is known by this hash, so there is none before it
-        else:
-            place = _number_equal(channel[:position], shown)
-        mark = hash((place, shown))
-        if mark not in known and (named := _name(id_, place, message or message_of(each))):
-            found.append((mark, named))
-    return found
-
-
-def _number_equal(messages: Sequence[Any], shown: Any) -> int:
-    """How many of these have no id, and this type and text. The texts are compared first: that is cheap."""
-    texts = [
-        each.get("content") if type(each) is dict else getattr(each, "content", None) for each in messages
-    ]
-    if shown[1] not in texts:
-        return 0
-    return sum(1 for each in messages if _glance(each) == (None, shown))
-
-
-def _name(id_: Any, place: str | int, message: NewMessage | None) -> Named | None:
-    if message is None:
-        return None
-    digest = blake2b(message.body, digest_size=12).hexdigest()
-    if id_ is not None:  # hashed: the id of a message may be any text
-        place = blake2b(str(id_).encode(errors="replace"), digest_size=12).hexdigest()
-    return Named(message, f"{place}:{digest}")
-
-
-def _glance(value: Any) -> tuple[Any, Any]:
-    """The id of a message, and type and text of a simple one, which are cheap to compare; else None."""
-    if isinstance(value, dict):
-        plain = value.get("tool_calls") is None and value.get("tool_call_id") is None
-        role, content = value.get("role") or value.get("type"), value.get("content")
-        return value.get("id"), (role, content) if plain and isinstance(content, str) else None
-    content = getattr(value, "content", None)
-    plain = isinstance(content, str) and not getattr(value, "tool_calls", None)
-    plain = plain and getattr(value, "tool_call_id", None) is None
-    return getattr(value, "id", None), (getattr(value, "type", None), content) if plain else None
-
-
-def message_of(value: Any) -> NewMessage | None:
-    """A message of LangChain, or an OpenAI message object, as ours; None if it is neither."""
-    if isinstance(value, Mapping):
-        fields = {"role": value.get("role") or ROLES.get(str(value.get("type")))}
-        fields |= {name: value[name] for name in ("content", "tool_calls", "tool_call_id") if name in value}
-    else:
-        role = ROLES.get(str(getattr(value, "type", "")).removesuffix("MessageChunk").lower())
-        if role is None or not hasattr(value, "content"):
-            return None
-        fields = {"role": role, "content": text_of(value.content)}
-        if calls := getattr(value, "tool_calls", None):
-            fields["tool_calls"] = [_call(call) for call in calls]
-        if role == "tool":
-            fields["tool_call_id"] = getattr(value, "tool_call_id", None)
-    try:
-        return said_by_model(fields)
-    except BadMessage:
-        return None
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": call.get("name", ""), "arguments": json.dumps(call.get("args", {}), default=str)}
-    return {"id": call.get("id") or call.get("name", ""), "type": "function", "function": function}
-
-
-# --- long-term memory --------------------------------------------------------------------------------------
-
-
-class HoldfastStore(BaseStore):
-    """Long-term memory of graphs on a holdfast store: JSON values by namespace and key.
-
-    `search` ranks by how many of the query's words occur in the value, and leaves out items with none.
-    Times to live are in minutes. The changes of one batch are made in one transaction.
-    """
-
-    supports_ttl = True
-
-    def __init__(self, node: Node, *, owner: str | None = None, ttl: TTLConfig | None = None) -> None:
-        self._bridge = Bridge(node, owner)
-        self.ttl_config = ttl
-
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
-        given = _checked(ops)
-        return self._bridge.call(lambda: self._batch(given))
-
-    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        given = _checked(ops)
-        return await self._bridge.run(lambda: self._batch(given))
-
-    def sweep_ttl(self) -> int:
-        """Delete expired items now; returns how many. Writes delete some anyway."""
-        return self._bridge.call(self._sweep)
-
-    async def _sweep(self) -> int:
-        dropped = 0
-        while number := await self._bridge.hf.store.drop_expired_items(1000):
-            dropped += number
-        return dropped
-
-    async def _batch(self, ops: Sequence[Op]) -> list[Result]:
-        """Reads see what was stored before this batch."""
-        store, owner = self._bridge.hf.store, self._bridge.hf.owner
-        results: list[Result] = []
-        refreshed: list[tuple[str, str]] = []
-        changes: dict[tuple[str, str], PutItem] = {}
-        for op in ops:
-            if isinstance(op, GetOp):
-                found = await store.item(owner, SOURCE, _joined(op.namespace), op.key)
-                if found is not None and op.refresh_ttl:
-                    refreshed.append((found.namespace, found.name))
-                results.append(_item(found) if found is not None else None)
-            elif isinstance(op, SearchOp):
-                hits = _search(await store.items_under(owner, SOURCE, _joined(op.namespace_prefix)), op)
-                if op.refresh_ttl:
-                    refreshed += [(_joined(hit.namespace), hit.key) for hit in hits]
-                results.append(hits)
-            elif isinstance(op, ListNamespacesOp):
-                results.append(_listed(await store.item_namespaces(owner, SOURCE), op))
-            elif isinstance(op, PutOp):
-                namespace = _joined(op.namespace)
-                value = None if op.value is None else json.dumps(op.value)
-                ttl = None if op.ttl is None else timedelta(minutes=op.ttl)
-                changes[namespace, op.key] = PutItem(SOURCE, namespace, op.key, value, ttl)
-                results.append(None)
-            else:
-                raise ValueError(f"unknown operation {type(op).__name__}")
-        if refreshed:
-            await store.refresh_items(owner, SOURCE, refreshed)
-        if changes:
-            await store.put_items(owner, [*changes.values()])
-        return results
-
-
-def _checked(ops: Iterable[Op]) -> list[Op]:
-    given = [*ops]
-    for op in given:
-        validate_op_namespace(op)
-    return given
-
-
-def _joined(namespace: tuple[str, ...]) -> str:
-    return ".".join(namespace)
-
-
-def _item(stored: StoredItem) -> Item:
-    return Item(
-        value=stored.decoded(),
-        key=stored.name,
-        namespace=tuple(stored.namespace.split(".")),
-        created_at=stored.created_at,
-        updated_at=stored.updated_at,
-    )
-
-
-def _search(items: Sequence[StoredItem], op: SearchOp) -> list[SearchItem]:
-    words = words_of(op.query or "")
-    hits: list[tuple[float, SearchItem]] = []
-    for stored in items:
-        value = stored.decoded()
-        if not all(_matches(value.get(name), wanted) for name, wanted in (op.filter or {}).items()):
-            continue
-        score = None
-        if words:
-            text = words_of(" ".join(_texts(value)))
-            score = len(words & text) / len(words)
-            if not score:
-                continue
-        hit = SearchItem(
-            namespace=tuple(stored.namespace.split(".")),
-            key=stored.name,
-            value=value,
-            created_at=stored.created_at,
-            updated_at=stored.updated_at,
-            score=score,
-        )
-        hits.append((score or 0.0, hit))
-    hits.sort(key=lambda each: -each[0])  # stable: the last changed first
-    return [hit for _, hit in hits[op.offset : op.offset + op.limit]]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _texts(part)
-
-
-OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "$eq": lambda value, wanted: bool(value == wanted),
-    "$ne": lambda value, wanted: bool(value != wanted),
-    "$gt": lambda value, wanted: float(value) > float(wanted),
-    "$gte": lambda value, wanted: float(value) >= float(wanted),
-    "$lt": lambda value, wanted: float(value) < float(wanted),
-    "$lte": lambda value, wanted: float(value) <= float(wanted),
-}
-
-
-def _matches(value: Any, wanted: Any) -> bool:
-    """A filter's condition: a value, an object whose fields must match, or operators such as `$gt`."""
-    if not isinstance(wanted, Mapping):
-        return bool(value == wanted)
-    operators = {name for name in wanted if name.startswith("$")}
-    if unknown := operators - set(OPERATORS):
-        raise ValueError(f"unknown operators in a filter: {', '.join(sorted(unknown))}")
-    if not operators:
-        return isinstance(value, Mapping) and all(_matches(value.get(n), part) for n, part in wanted.items())
-    return value is not None and all(OPERATORS[name](value, part) for name, part in wanted.items())
-
-
-def _listed(stored: Sequence[str], op: ListNamespacesOp) -> list[tuple[str, ...]]:
-    found: dict[tuple[str, ...], None] = {}
-    for joined in stored:
-        namespace = tuple(joined.split("."))
-        if all(_fits(condition, namespace) for condition in op.match_conditions or ()):
-            found[namespace if op.max_depth is None else namespace[: op.max_depth]] = None
-    return sorted(found)[op.offset : op.offset + op.limit]
-
-
-def _fits(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
-    path = condition.path
-    if len(namespace) < len(path):
-        return False
-    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
-    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))
