@@ -8,22 +8,22 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import apsw
 import typer
 
 from .. import __version__
-from ..domain.nodes import NodeKind
 from ..errors import BadSetting, ModelError
-from ..models.base import Model
 from ..settings import LOCAL_FILE, SECTIONS, Settings, home, trust_file
 from ..trust import untrust as forget
-from ..wiring import flush_rules_of
 from .context import AsJson, CommandContext, command
 from .format import Cell, Column, Styled, print_json, say, table, wide
 from .groups import app
 from .groups import settings as settings_group
+
+if TYPE_CHECKING:
+    from ..models.base import Model
 
 HIDDEN = "(hidden)"
 _PASSWORD = re.compile(r"(?P<before>://[^/?#@\s:]*:)[^/?#@\s]*(?=@)")
@@ -132,7 +132,12 @@ async def _model(settings: Settings) -> Model | None:
 def effective(settings: Settings, model: Model | None) -> Iterator[dict[str, Any]]:
     """Every setting with its value, its origin and its meaning, if this model answers."""
 
-    unflushed = settings.memory.flush and flush_rules_of(settings, NodeKind.SERVER, model) is None
+    unflushed = (
+        settings.memory.flush
+        and not settings.memory.webhook
+        and "memory.flush" not in settings.origins
+        and _is_local(settings, model)
+    )
     for section in SECTIONS:
         values = getattr(settings, section)
         for each in fields(values):
@@ -153,6 +158,14 @@ def effective(settings: Settings, model: Model | None) -> Iterator[dict[str, Any
                 "origin": settings.origins.get(name, "default"),
                 "meaning": each.metadata.get("meaning", ""),
             }
+
+
+def _is_local(settings: Settings, model: Model | None) -> bool:
+    """True: the local model answers, which is not trusted with memories unless the settings say so."""
+    from ..models.local import LocalModel
+    from ..models.measured import innermost
+
+    return settings.model.kind == "local" if model is None else isinstance(innermost(model), LocalModel)
 
 
 def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.environ) -> Any:
