@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.server.http import parsed
+from holdfast.server.bodies import parsed
 
 HALF = "is half of a surrogate pair; send both halves, or the character itself in UTF-8"
 
