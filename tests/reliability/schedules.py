@@ -41,7 +41,7 @@ from .writes import ALL_ACTS, MAY_SKIP, SCENES, Scene, make_scene, pairs_in
 
 FIRST_STOP = 2
 """After BEGIN and the statement that tells the time: nothing has been read before."""
-ID = re.compile(r"\b([a-z]+)_[0-9a-f]{35}")
+ID = re.compile(r"\b([a-z]+)_[0-9a-f]{32}")
 NOT_OF_A_SCENE = ("store", "moves", "flush_turnstile")
 MOST_VIOLATIONS = 20
 VACUUM_AFTER = 300

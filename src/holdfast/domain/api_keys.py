@@ -30,7 +30,7 @@ TOOLS = (TERMINAL, "process", "memory", "search")
 ALL_OWNERS = "*"
 """Means all owners where an operator names one. No owner can have this name."""
 
-_TOKEN = re.compile(r"hf_([0-9a-f]{32,35})_([A-Za-z0-9_-]{43,128})")
+_TOKEN = re.compile(r"hf_([0-9a-f]{32})_([A-Za-z0-9_-]{43,128})")
 
 
 class Scope(StrEnum):

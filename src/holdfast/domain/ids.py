@@ -1,4 +1,4 @@
-"""Identifiers: a prefix for their type, three digits of a batch, and 128 random bits.
+"""Identifiers: 128 bits, of which 116 are random, with a prefix for their type.
 
 The first three digits are the same for ids that this process makes one after the other: in an index they are
 neighbours, so that the turns of one commit change few of its pages, not one page each.
@@ -38,15 +38,15 @@ _slot = [secrets.randbelow(_SLOTS)]
 
 
 def _random_id() -> str:
-    """35 hexadecimal digits: three of the batch, then 32 random ones. Made in batches, because each system
-    call releases the GIL, and a caller in a busy event loop would wait to get it back."""
+    """32 hexadecimal digits: three of the batch, then random ones. Made in batches, because each system call
+    releases the GIL, and a caller in a busy event loop would wait to get it back."""
     try:
         return _ready.pop()
     except IndexError:
         text = os.urandom(_BATCH * 16).hex()
         _slot[0] = (_slot[0] + 1) % _SLOTS
         first = f"{_slot[0]:03x}"
-        ids = [first + text[at : at + 32] for at in range(0, len(text), 32)]
+        ids = [first + text[at : at + 29] for at in range(0, len(text), 32)]
         _ready.extend(ids[1:])
         return ids[0]
 
@@ -71,8 +71,6 @@ def is_ours(name: str) -> bool:
 
 
 _SHORT = re.compile(r"(?:sess|conv|turn|resp|proc|mem|note|key)_[0-9a-f]{4,31}")
-_WHOLE = (32, 35)
-"""Digits of an id: of one that an earlier version made, and of a new one."""
 SHOWN = 8
 """Hexadecimal digits of a shortened id, as people are shown it."""
 
@@ -85,7 +83,7 @@ def is_short(name: str) -> bool:
 def short(id_: str) -> str:
     """A shortened id for people: `sess_0a0b88a1`. A text that is not an id of ours is returned unchanged."""
     prefix, _, rest = id_.partition("_")
-    return f"{prefix}_{rest[:SHOWN]}" if len(rest) in _WHOLE and is_short(f"{prefix}_{rest[:SHOWN]}") else id_
+    return f"{prefix}_{rest[:SHOWN]}" if len(rest) == 32 and is_short(f"{prefix}_{rest[:SHOWN]}") else id_
 
 
 def message_id(conversation_id: str, seq: int) -> str:
