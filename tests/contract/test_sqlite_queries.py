@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import apsw.ext
 import pytest
 
 from holdfast.domain.conversations import Address
@@ -18,7 +19,7 @@ from holdfast.errors import HoldfastError, NotFound
 from holdfast.store.annotations import notes
 from holdfast.store.sqlite import connections, engine
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
-from holdfast.store.sqlite.transaction import STATEMENTS
+from holdfast.store.sqlite.transaction import STATEMENTS, bindings_of
 from holdfast.store.values import SessionFilter
 from tests.contract.steps import (
     OWNER,
@@ -401,3 +402,23 @@ async def test_writes_are_on_disk_in_full_before_they_are_acknowledged(store: SQ
     synchronous = await store._writer.submit(lambda c: c.execute("PRAGMA synchronous").get)
     foreign_keys = await store._writer.submit(lambda c: c.execute("PRAGMA foreign_keys").get)
     assert (synchronous, foreign_keys) == (2, 1)
+
+
+async def test_values_are_bound_in_the_order_in_which_sqlite_numbers_the_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    await (await open_store(path)).close()
+    connection = connections.connect(path)
+    several = list[str]()
+    for name, text in STATEMENTS.items():
+        if "{" in text:  # filled in by its caller
+            continue
+        info = apsw.ext.query_info(connection, text)
+        if info.query_remaining is not None:
+            several.append(name)
+            assert bindings_of(text)({"a": 1}) == {"a": 1}, name
+        elif None not in info.bindings_names:  # else it is always bound by position
+            values = {each: f"value of {each}" for each in reversed(info.bindings_names) if each is not None}
+            in_order = tuple(f"value of {each}" for each in info.bindings_names)
+            assert tuple(bindings_of(text)(values)) == in_order, name
+    connection.close()
+    assert several, "no statement shows that several in one text are bound by name"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import apsw
@@ -20,6 +23,21 @@ from ..transaction import NO_RESETS, Q, Transaction
 STATEMENTS = load(__package__)
 _INSERT_EVENT = STATEMENTS["insert_event"]
 _INSERT_MESSAGE = STATEMENTS["insert_message"]
+_PARAMETER = re.compile(r":(\w+)")
+
+
+Bindings = Callable[[dict[str, Any]], Any]
+
+
+@cache
+def bindings_of(text: str) -> Bindings:
+    """The function that puts values by name in the order in which SQLite numbers the parameters: to bind by
+    position takes half the time. Several statements in one text are bound by name: each has its own
+    numbers."""
+    names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    if ";" in text.rstrip(";"):
+        return dict
+    return itemgetter(*names) if len(names) > 1 else lambda values: [values[name] for name in names]
 
 
 class SQLiteTransaction(Transaction):
@@ -39,12 +57,9 @@ class SQLiteTransaction(Transaction):
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:
-        first: Row | None = None
         # Read to the end, so that the statement finishes: an open one would block a COMMIT.
-        for row in self._execute(statement, values):
-            if first is None:
-                first = row
-        return first
+        rows: list[Any] = self._execute(statement, values).fetchall()
+        return rows[0] if rows else None
 
     def all(self, statement: str, **values: Any) -> list[Row]:
         rows: list[Any] = self._execute(statement, values).fetchall()
@@ -55,8 +70,9 @@ class SQLiteTransaction(Transaction):
         return self.connection.changes()
 
     def _execute(self, statement: str, values: dict[str, Any]) -> apsw.Cursor:
+        text = STATEMENTS[statement]
         try:
-            return self._cursor.execute(STATEMENTS[statement], values)
+            return self._cursor.execute(text, bindings_of(text)(values))
         except UnicodeEncodeError:
             raise BadInput(
                 "a name or text holds a lone surrogate, which cannot be stored or looked up"
@@ -86,7 +102,7 @@ class SQLiteTransaction(Transaction):
         **data: Any,
     ) -> None:
         self._cursor.execute(
-            _INSERT_EVENT, (self.now, type_.value, owner, conversation, session, turn, to_json(data))
+            _INSERT_EVENT, (self.now, type_, owner, conversation, session, turn, to_json(data))
         )
 
     def insert_messages(
@@ -103,7 +119,7 @@ class SQLiteTransaction(Transaction):
                     session,
                     turn,
                     message.role,
-                    message.status.value,
+                    message.status,
                     to_json(message.calls) if message.calls else None,
                     message.answers,
                     self.now,
