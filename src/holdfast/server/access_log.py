@@ -90,7 +90,7 @@ class AccessLog:
         self._on = settings.access and settings.level in ("debug", "info")
         self._json = settings.format == "json"
         self._write = write
-        self._lines: list[str] = []
+        self._lines: list[AccessLine] = []
         self._timer: asyncio.TimerHandle | None = None
         self._kept: deque[AccessLine] = deque(maxlen=MOST_LINES)
 
@@ -112,17 +112,9 @@ class AccessLog:
             owner = printable(owner)
         method, status = str(call.request.scope["method"]), call.status or 499
         ms = round((time.monotonic() - call.began) * 1000, 1)
-        kept = AccessLine(time.time(), method, route, status, owner, key_id, ms, call.sent_bytes, call.id)
-        self._kept.append(kept)
-        if self._json:
-            at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            said = f"{method} {route} {status}"
-            line = _Line(
-                at, "info", LOGGER, said, method, route, status, owner, key_id, ms, call.sent_bytes, call.id
-            )
-            self._lines.append(msgspec.json.encode(line).decode())
-        else:
-            self._lines.append(f"INFO {LOGGER}: {kept.text}")
+        line = AccessLine(time.time(), method, route, status, owner, key_id, ms, call.sent_bytes, call.id)
+        self._kept.append(line)
+        self._lines.append(line)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self.flush)
 
@@ -133,4 +125,11 @@ class AccessLog:
             timer.cancel()
         if self._lines:
             lines, self._lines = self._lines, []
-            self._write("\n".join(lines) + "\n")
+            self._write("".join([f"{self._formatted(line)}\n" for line in lines]))
+
+    def _formatted(self, line: AccessLine) -> str:
+        if not self._json:
+            return f"INFO {LOGGER}: {line.text}"
+        at = datetime.fromtimestamp(line.at, UTC).isoformat().replace("+00:00", "Z")
+        said = f"{line.method} {line.route} {line.status}"
+        return msgspec.json.encode(_Line(at, "info", LOGGER, said, *line[1:])).decode()

@@ -43,6 +43,8 @@ MOST_MODELS = 50
 """How many models have figures of their own; further ones are `other`."""
 FILES_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Where Prometheus' client library keeps the files of several processes."""
+MOST_WAITING = 1000
+"""How many durations may wait until they are added to their histogram."""
 LATEST: Final = "mostrecent"
 """Of a gauge in several files the one counts that was set last: by the worker that exports it."""
 
@@ -123,6 +125,9 @@ class Metrics:
             ("model", "status"),
         )
         self._models: set[str] = set()
+        self._counts: defaultdict[Counter, int] = defaultdict(int)
+        self._durations: defaultdict[Histogram, list[float]] = defaultdict(list)
+        """What was counted and measured since it was last added to the metrics."""
         self._idle_since = time.monotonic()
         # Cached: finding a labelled child costs more than incrementing it.
         self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
@@ -140,8 +145,8 @@ class Metrics:
         self._under_way -= 1
         if self._workers is not None:
             self._workers.set(RowColumn.UNDER_WAY, self._under_way)
-        self._counter(route, status or 499).inc()
-        self._timer(route).observe(time.monotonic() - began)
+        self._count(self._counter(route, status or 499))
+        self._measure(self._timer(route), time.monotonic() - began)
 
     def spoken(self) -> None:
         """Restart the idle time: a turn has started or ended."""
@@ -151,18 +156,42 @@ class Metrics:
 
     def ended(self, status: TurnStatus) -> None:
         """Count a turn that has ended."""
-        self._turns_by_status[status].inc()
+        self._count(self._turns_by_status[status])
 
     def first_token(self, model: str, seconds: float) -> None:
         """Note the first token of a model call."""
-        self._of_model(self._model(model)).first_token.observe(seconds)
+        self._measure(self._of_model(self._model(model)).first_token, seconds)
 
     def answered(self, model: str, seconds: float, input_tokens: int, output_tokens: int) -> None:
         """Note a model call that was answered to its end."""
         figures = self._of_model(self._model(model))
-        figures.seconds.observe(seconds)
-        figures.input_tokens.inc(input_tokens)
-        figures.output_tokens.inc(output_tokens)
+        self._measure(figures.seconds, seconds)
+        self._count(figures.input_tokens, input_tokens)
+        self._count(figures.output_tokens, output_tokens)
+
+    # The library takes a lock and several calls for each figure, and every turn has seven. They are added up
+    # here, and to the metrics when those are exported. The files of a worker are read by others at any time.
+
+    def _count(self, counter: Counter, number: int = 1) -> None:
+        self._counts[counter] += number
+        if self._workers is not None:
+            self._add_waiting()
+
+    def _measure(self, histogram: Histogram, seconds: float) -> None:
+        waiting = self._durations[histogram]
+        waiting.append(seconds)
+        if self._workers is not None or len(waiting) >= MOST_WAITING:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        """Add to the metrics what was counted and measured since the last call."""
+        for counter, number in self._counts.items():
+            counter.inc(number)
+        self._counts.clear()
+        for histogram, waiting in self._durations.items():
+            for seconds in waiting:
+                histogram.observe(seconds)
+        self._durations.clear()
 
     def _labelled(self, name: str) -> _ModelFigures:
         return _ModelFigures(
@@ -224,6 +253,7 @@ class Metrics:
         """All metrics in Prometheus' text format. `running` and `idle`: the server's running turns and the
         seconds since the last one. `attempts`: flush attempts of this process since its start, by outcome.
         `waiting`: turns that wait to be retried."""
+        self._add_waiting()
         self._waiting.set(waiting)
         if recoverer is not None:
             self.note_recoveries(recoverer)
