@@ -1,12 +1,15 @@
-"""Recognises a request that was sent before: by its idempotency key, or by its body if it has none."""
+"""Recognises a request that was sent before: by its idempotency key, or by its body if it has none; and
+stores what clients have received, which decides about the latter."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from ..domain.request_keys import OPENER_FOR, SHARED, RequestKey, is_sent_again
 from ..domain.sessions import FRESH_AFTER
-from ..domain.turns import Turn, TurnRequest
+from ..domain.turns import Delivery, Turn, TurnRequest
 from ..errors import NotFound, RequestMismatch
 from .resolve import lookup, session_of
 from .rows import MICROSECOND, to_turn
@@ -79,3 +82,11 @@ def insert_key(tx: Transaction, request: TurnRequest) -> None:
             turn=request.turn_id,
             now=tx.now,
         )
+
+
+def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
+    """Store how much of these turns' answers clients have received. `WHOLE` never changes back; unknown
+    turns are ignored."""
+    # The same order everywhere, to avoid deadlocks between nodes.
+    rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
+    tx.run_many(Q.note_delivery, rows)

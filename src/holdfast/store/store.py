@@ -51,6 +51,7 @@ from . import (
     processes,
     queue,
     recovery,
+    request_keys,
     resets,
     resolve,
     responses,
@@ -87,7 +88,7 @@ class Store(Engine):
     running_turns = reads(turn_lists.running)
     retry_turn = writes(recovery.retry)
     count_waiting = reads(turn_lists.count_waiting)
-    note_deliveries = writes(turns.note_deliveries)
+    note_deliveries = writes(request_keys.note_deliveries)
     open_session = writes(resets.open_session)
     stored_request = reads(turn_lists.stored_request)
     turn = reads(turn_lists.turn_of)

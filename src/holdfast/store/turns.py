@@ -337,14 +337,6 @@ def commit_reply(
     return last_seq
 
 
-def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
-    """Store how much of these turns' answers clients have received. `WHOLE` never changes back; unknown
-    turns are ignored."""
-    # The same order everywhere, to avoid deadlocks between nodes.
-    rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
-    tx.run_many(Q.note_delivery, rows)
-
-
 def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
     """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
 

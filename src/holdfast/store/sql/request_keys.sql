@@ -38,3 +38,7 @@ SELECT conversation, body_hash FROM conversation_requests WHERE owner = :owner A
 -- name: insert_conversation_request
 INSERT INTO conversation_requests (conversation, owner, route, key, body_hash, created_at)
 VALUES (:conversation, :owner, :route, :key, :body_hash, :now);
+
+-- name: note_delivery
+-- What clients have received. `WHOLE` never changes back. May change no row.
+UPDATE turns SET delivery = :delivery WHERE id = :id AND delivery < 3;

@@ -56,7 +56,3 @@ WHERE id = :id;
 -- By the index of held conversations.
 SELECT {columns_of_turn} FROM conversations c JOIN turns t ON t.id = c.turn
 WHERE c.holder IS NOT NULL AND (:owner::text IS NULL OR c.owner = :owner) ORDER BY t.no DESC LIMIT :limit;
-
--- name: note_delivery
--- What clients have received. `WHOLE` never changes back. May change no row.
-UPDATE turns SET delivery = :delivery WHERE id = :id AND delivery < 3;
