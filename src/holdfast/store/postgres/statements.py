@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from ...errors import BadInput
@@ -90,11 +89,6 @@ def _booleans(column: Column) -> list[bytes]:
     return [b"\1" if value else b"\0" for value in column]
 
 
-def _with_lengths(encoded: Sequence[bytes]) -> Iterator[bytes]:
-    """The length of each, then itself."""
-    return chain.from_iterable(zip(map(_LENGTH.pack, map(len, encoded)), encoded, strict=True))
-
-
 def _array(element: int, encode_all: Callable[[Column], Sequence[bytes]]) -> Callable[[Column], bytes]:
     """PostgreSQL's binary form of an array, from its elements' binary form."""
 
@@ -102,16 +96,27 @@ def _array(element: int, encode_all: Callable[[Column], Sequence[bytes]]) -> Cal
         if not values:
             return struct.pack(">iii", 0, 0, element)
         head = _ARRAY.pack(1, 1, element, len(values), 1)
-        first, number = values[0], len(values)
-        if values.count(first) == number:  # such as the time, or what most turns leave out
-            if first is None:
-                return head + _NULL * number
-            (encoded_value,) = encode_all((first,))
-            return head + (_LENGTH.pack(len(encoded_value)) + encoded_value) * number
-        if None not in values:
-            return head + b"".join(_with_lengths(encode_all(values)))
-        found = iter(_with_lengths(encode_all([value for value in values if value is not None])))
-        return head + b"".join([_NULL if value is None else next(found) + next(found) for value in values])
+        missing = values.count(None)
+        if missing == len(values):
+            return head + _NULL * missing
+        if not missing:
+            encoded = encode_all(values)
+            sizes = set(map(len, encoded))
+            if len(sizes) == 1:  # ids, numbers: one length before each
+                length = _LENGTH.pack(sizes.pop())
+                return head + length + length.join(encoded)
+            found = iter(encoded)
+        else:
+            found = iter(encode_all([value for value in values if value is not None]))
+        pieces = [head]
+        for value in values:
+            if value is None:
+                pieces.append(_NULL)
+            else:
+                encoded_value = next(found)
+                pieces.append(_LENGTH.pack(len(encoded_value)))
+                pieces.append(encoded_value)
+        return b"".join(pieces)
 
     return encode
 
