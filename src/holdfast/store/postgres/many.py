@@ -19,9 +19,11 @@ from ..transaction import Q
 from .pipeline import Asked
 from .statements import PARAMETER, Statement, Values
 
-_WRITTEN = {Q.tell_notices: Q.tell_notices_of_many}
+_WRITTEN = {Q.untold_of_conversation: Q.untold_of_many, Q.tell_notices: Q.tell_notices_of_many}
 """Statements whose second form is not derived: a join could begin with the notices of all conversations."""
 _NAMES = {25: "text", 20: "bigint", 16: "boolean", 17: "bytea"}
+_FROM = re.compile(r"\bFROM\s")
+_WHERE = re.compile(r"\bWHERE\s")
 
 
 @cache
@@ -42,14 +44,14 @@ def many(single: Statement) -> Statement:
         end = _closing(body, start + len("VALUES "))
         body = f"{body[:start]}SELECT {body[start + len('VALUES (') : end]} FROM {given}{body[end + 1 :]}"
     elif body.startswith("UPDATE"):
-        where = _place_of(r"WHERE\s", body)
-        body = f"{body[:where]}FROM {given} {body[where:]}"
+        where = _WHERE.search(body)
+        assert where is not None
+        body = f"{body[: where.start()]}FROM {given} {body[where.start() :]}"
         if "RETURNING" in body:
             body += ", given.place"
     else:
         returned = ", given.place " if body.startswith("SELECT") else ""
-        start = _place_of(r"FROM\s", body)
-        body = f"{body[:start]}{returned}FROM {given} CROSS JOIN {body[start + len('FROM') :]}"
+        body = _FROM.sub(f"{returned}FROM {given} CROSS JOIN ", body, count=1)
     return Statement(f"{name} of many", body, of_many=single)
 
 
@@ -60,15 +62,6 @@ def _closing(text: str, start: int) -> int:
         depth += {"(": 1, ")": -1}.get(text[place], 0)
         if depth == 0:
             return place
-    raise ValueError(text)
-
-
-def _place_of(word: str, text: str) -> int:
-    """Where the first such word is that is not in brackets."""
-    for found in re.finditer(rf"\b{word}", text):
-        before = text[: found.start()]
-        if before.count("(") == before.count(")"):
-            return found.start()
     raise ValueError(text)
 
 

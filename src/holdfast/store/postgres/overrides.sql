@@ -101,6 +101,11 @@ RETURNING c.id, c.token, c.holder, c.last_seq;
 -- With `=` the planner could search all conversations that the node holds.
 holder IS NOT DISTINCT FROM :node
 
+-- name: untold_of_many
+-- Whether any of these conversations has a notice that no reply has carried.
+SELECT 1 FROM notices
+WHERE conversation = ANY (:conversation::text[]) AND told_at IS NULL AND delivered_at IS NULL LIMIT 1;
+
 -- name: tell_notices_of_many
 -- The same as `tell_notices`, for several turns: a notice is assigned to a turn of its own conversation.
 UPDATE notices SET told_at = (SELECT max(at) FROM unnest(:now::bigint[]) AS given (at))

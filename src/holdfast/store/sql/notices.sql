@@ -74,6 +74,8 @@ SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
 
 -- name: untold_of_conversation
+-- many: conversation
+-- usually: empty
 -- Carried by no reply and not delivered yet.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;

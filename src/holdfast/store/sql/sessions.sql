@@ -20,13 +20,12 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::tex
 nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued, {may_have_notices}, {may_have_memories}
 
 -- fragment: may_have_notices
--- FALSE: it has no notice that no reply has carried. So most turns that begin need not ask for notices. Not EXISTS:
--- PostgreSQL might read the notices of all conversations once, for several rows.
-(SELECT 1 FROM notices WHERE conversation = c.id AND told_at IS NULL LIMIT 1) IS NOT NULL
+-- FALSE: it has no notice that no reply has carried. PostgreSQL is asked by the turn that begins, for all turns of a group.
+TRUE
 
 -- fragment: may_have_memories
--- FALSE: it has no memory.
-(SELECT 1 FROM memories WHERE conversation = c.id LIMIT 1) IS NOT NULL
+-- FALSE: it has no memory. PostgreSQL is asked for the memories themselves.
+TRUE
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)

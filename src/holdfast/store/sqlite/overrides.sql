@@ -37,6 +37,14 @@ SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at,
 FROM messages m JOIN conversations c ON c.id = m.conversation
 WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);
 
+-- ---- sessions ---------------------------------------------------------------------------------------------------
+
+-- override: may_have_notices
+EXISTS (SELECT 1 FROM notices WHERE conversation = c.id AND told_at IS NULL)
+
+-- override: may_have_memories
+EXISTS (SELECT 1 FROM memories WHERE conversation = c.id)
+
 -- ---- turns ------------------------------------------------------------------------------------------------------
 
 -- override: number_messages
