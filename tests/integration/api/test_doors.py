@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from holdfast.models.scripted import ScriptedModel
-from holdfast.server import http
+from holdfast.server import bodies
 from holdfast.server.server import allow_files
 from holdfast.store.values import SessionFilter
 from tests.integration.api.conftest import Running, StartServer
@@ -255,7 +255,7 @@ async def test_a_body_that_is_too_large_is_refused_by_its_word_and_by_its_size(
 async def test_a_body_that_takes_too_long_is_refused(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.2)
 
     async def slowly() -> AsyncIterator[bytes]:
         yield b'{"messages": '

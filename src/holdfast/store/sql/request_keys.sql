@@ -1,4 +1,4 @@
--- bigint: now, since
+-- bigint: delivery, now, since
 -- bytea: body_hash
 
 -- name: turn_by_request
