@@ -100,7 +100,7 @@ def test_a_step_that_goes_wrong_says_so_and_exits_1(home: Home, tmp_path: Path) 
         "    yield ''\n"
         "storyteller.Storyteller._words = nothing\n"
         "import sys; sys.argv = ['holdfast', 'demo']\n"
-        "from holdfast.cli.main import main; main()\n"
+        "from holdfast.__main__ import main; main()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

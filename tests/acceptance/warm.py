@@ -239,6 +239,6 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     if serve(socket.socket(fileno=int(sys.argv[1]))):
-        from holdfast.cli.main import main
+        from holdfast.__main__ import main
 
         main()

@@ -167,7 +167,7 @@ def _become(program: Program, out: int, err: int) -> None:
     os.environ.clear()
     os.environ.update(program.environment)
     sys.argv = ["holdfast", *program.arguments]
-    from holdfast.cli.main import main
+    from holdfast.__main__ import main
 
     main()
 

@@ -195,7 +195,7 @@ def test_the_shell_is_offered_commands_and_options(typed: str, offered: set[str]
         "COMP_WORDS": typed,
         "COMP_CWORD": str(len(words) - 1),
     }
-    program = "from holdfast.cli.main import main; main()"
+    program = "from holdfast.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
     )
