@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.domain.context_size import weight_of
 from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
@@ -30,7 +31,9 @@ async def test_a_context_read_in_spans_is_the_same_byte_for_byte(
     await store.delete_message(OWNER, begun.session.conversation_id, 9)
     whole = (await (await open_another()).context(OWNER, begun.session.id)).json()
     monkeypatch.setattr(context, "SPAN_BYTES", span)
-    assert (await (await open_another()).context(OWNER, begun.session.id)).json() == whole
+    found = await (await open_another()).context(OWNER, begun.session.id)
+    assert found.json() == whole
+    assert found.size == weight_of(found.chunks), "weighed by the reader, not on the event loop"
 
 
 @pytest.mark.parametrize("span", [100, 100_000])

@@ -113,7 +113,7 @@ class LocalModel:
             raise ModelError("this model was closed")
         if not is_name(request.model):
             raise _not_served(request.model)
-        body = request_body(
+        body = await request_body(
             request,
             NAME,
             stream=True,

@@ -159,7 +159,7 @@ class Upstream(ServedModel):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         if self._connection.is_ollama:
             request = replace(request, options=_as_ollama_says(request.options))
-        body = request_body(request, await self._name(request.model))
+        body = await request_body(request, await self._name(request.model))
         response = await self._accepted(request, "chat/completions", body, {})
         choices = request.options.get("n")
         answer = AnswerReader(max(1, choices) if isinstance(choices, int) else 1, self._connection.shown)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ..domain.context_size import weight_of
 from ..domain.contexts import Context, Mark, Rendering, mark_interrupted, render, summary_body
 from ..domain.messages import MessageStatus
 from ..domain.views import Range, Summary, View, spans
@@ -39,7 +40,7 @@ def read_context(tx: Transaction, cache: ContextCache, owner: str | None, sessio
             chunks = added.chunks
             if len(chunks) > MOST_CHUNKS:
                 chunks = (b",".join(chunks),)
-            context = Context(chunks, last_seq, added.awaited)
+            context = Context(chunks, last_seq, added.awaited, added.size)
         else:
             context = _render(tx, conversation_id, view, last_seq, _Chunks())
     except _BeyondLimit:
@@ -116,7 +117,7 @@ def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int, in
                 for answer in rendering.inserted.get(seq, ()):
                     into.add(answer)
             _read(tx, conversation_id, start, last, into)
-    return Context(tuple(into.chunks), last_seq, rendering.awaited)
+    return Context(tuple(into.chunks), last_seq, rendering.awaited, weight_of(into.chunks))
 
 
 def _read(tx: Transaction, conversation_id: str, first: int, last: int, into: _Chunks) -> None:

@@ -31,7 +31,7 @@ from ...domain.new_messages import said_by_model, tool_result
 from ...domain.value import Value
 from ...domain.visible_messages import as_shown, joined
 from ...errors import ModelError
-from ...models.base import Chunk, Model, ModelRequest, is_text_field
+from ...models.base import Chunk, Model, ModelRequest, array_of, is_text_field
 from ...models.chunks import ChunkMaker, calling, chunk_of, continuing, parted, summed, with_usage
 from ...models.reply import Reply, ReplyFolder
 from ...store.store import Store
@@ -227,7 +227,7 @@ class AgentLoop:
         running, renderer = self._running, self._order.renderer
         drafts, folder, plain = self.drafts, self._folder, not self._toolbox
         running.doing = "model"
-        messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
+        messages = await array_of((*self._instructions, *context.chunks))
         order = self._order
         request = ModelRequest(
             messages, order.model, options=options, on_accepted=running.accept, native=order.native
