@@ -31,6 +31,7 @@ from tests.contract.steps import (
     OWNER,
     all_events,
     begin,
+    calling,
     contents,
     context_of,
     draft,
@@ -38,6 +39,7 @@ from tests.contract.steps import (
     messages,
     reap,
     request,
+    result,
     say,
     to_message,
     unchanged,
@@ -273,6 +275,56 @@ async def test_a_message_answered_again_after_its_session_ended_is_in_the_contex
     begun = await begin(store, node, key="k", answer_existing=True, regenerates=(2,))
     assert begun.session.id != old.id
     assert await context_of(store, begun.session.id) == ["hello"]
+
+
+@pytest.mark.parametrize("reason", ["closed", "new", "idle"])
+@pytest.mark.parametrize("opened", [False, True])
+async def test_a_question_without_an_answer_is_in_the_context_of_a_later_session(
+    store: Store, node: Node, reason: str, opened: bool
+) -> None:
+    """A client that sends a failed request again adds no message. The model must not be called with nothing,
+    whether the fresh session is opened by this turn or was before."""
+    await say(store, node, "a", "A", key="k")
+    begun = await begin(store, node, "b", "c", key="k")
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
+    await store.end_session(None, begun.session.id, reason)
+    if opened:
+        await store.open_session(OWNER, Address(key="k"), node.id)
+    for _ in range(2):  # the second time, the turn before it brought no message
+        again = await begin(store, node, key="k", answer_existing=True)
+        before = ["a", "A"] if reason == "closed" else []
+        assert await context_of(store, again.session.id) == [*before, "b", "c"]
+        await store.settle_turn(again.lease, TurnFailure(TurnStatus.FAILED))
+        await store.end_session(None, again.session.id, reason)
+    assert await contents(store, again.session.conversation_id) == ["a", "A", "b", "c"]
+
+
+async def test_an_answer_tried_again_by_its_key_after_a_reset_has_its_question(
+    store: Store, node: Node
+) -> None:
+    begun = await begin(store, node, "a", key="k")
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
+    key = RequestKey("chat", "1", b"1")
+    failed = await begin(store, node, key="k", answer_existing=True, request_key=key)
+    await store.settle_turn(failed.lease, TurnFailure(TurnStatus.FAILED))
+    await store.end_session(None, failed.session.id, "new")
+    again = await begin(store, node, key="k", answer_existing=True, request_key=key)
+    assert again.turn.id == failed.turn.id
+    assert await context_of(store, again.session.id) == ["a"]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+async def test_results_answered_again_after_a_reset_have_their_calls_and_their_question(
+    store: Store, node: Node, opened: bool
+) -> None:
+    await say(store, node, "a", calling("c"), key="k")
+    session = (await say(store, node, to_message(result("c")), "B", key="k")).session
+    await store.end_session(None, session.id, "new")
+    if opened:
+        await store.open_session(OWNER, Address(key="k"), node.id)
+    begun = await begin(store, node, key="k", answer_existing=True, regenerates=(4,))
+    context = (await store.context(None, begun.session.id)).messages()
+    assert [message["role"] for message in context] == ["user", "assistant", "tool"]
 
 
 async def test_a_message_nobody_has_answered_is_answered_without_being_said_again(

@@ -79,6 +79,14 @@ class View(Value, frozen=True):
             )
         )
 
+    def shows(self, seq: int, last_seq: int) -> bool:
+        """True: this message is in the context, given the newest number."""
+        return any(first <= seq <= last for first, last in spans(self.parts, last_seq))
+
+    def opened_at(self, seq: int) -> View:
+        """The same view, open from this message on instead of a later one."""
+        return View((*self.parts[:-1], Range(seq)))
+
     def tells_beyond(self, last_seq: int) -> bool:
         """True: a summary covers messages after this one."""
         return any(isinstance(part, Summary) and part.last > last_seq for part in self.parts)

@@ -203,8 +203,8 @@ def snippet(message: Message, words: str, width: int = 160) -> str:
     return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")
 
 
-def exclude_replies(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
-    """Exclude old replies of a message to be answered again; returns the seq of the message before them."""
+def exclude_replies(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> None:
+    """Exclude old replies of a message to be answered again."""
     for seq in seqs:
         out = {"conversation": conversation.id, "seq": seq, "reason": "answered again", "now": tx.now}
         tx.run(Q.exclude_steps, **out)
@@ -212,8 +212,4 @@ def exclude_replies(tx: Transaction, conversation: Conversation, seqs: Sequence[
         tx.event(
             EventType.MESSAGE_EXCLUDED, conversation.owner, conversation.id, seq=seq, reason="answered again"
         )
-    if not seqs:
-        return None
     tx.run(Q.touch_revision, id=conversation.id)
-    (first,) = tx.one(Q.first_step, conversation=conversation.id, seq=min(seqs)) or (min(seqs),)
-    return max(1, first - 1)

@@ -94,7 +94,7 @@ def take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     release_orphaned(tx, conversation.id)
     conversation = conversation_of(tx, request.owner, conversation.id)
     tip = session_of(tx, request.owner, conversation.tip_id)
-    session = session_for_turn(tx, request, conversation, tip, known.first_seq)
+    session = session_for_turn(tx, request, conversation, tip, known)
     for (seq,) in tx.all(
         Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
     ):

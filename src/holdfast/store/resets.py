@@ -21,9 +21,7 @@ from ..domain.messages import NewMessage
 from ..domain.processes import Process, ProcessLimits, hold_of, label_of, log_name
 from ..domain.resets import Blocker, Decision, Reason, Verdict, due, late, verdict
 from ..domain.sessions import FRESH_AFTER, RESETS, Session, opening_after
-from ..domain.turns import (
-    TurnRequest,
-)
+from ..domain.turns import Turn, TurnRequest
 from ..domain.why import ResetDecision, clock_of, line_of, notice_of
 from ..errors import NotFound, ToolCallClosed
 from . import notices
@@ -304,13 +302,31 @@ def session_for_turn(
     request: TurnRequest,
     conversation: Conversation,
     tip: Session,
-    shows_from: int | None = None,
+    known: Turn | None = None,
 ) -> Session:
-    """The session of this turn. If a session is attached to another node than the turn's, it is detached."""
+    """The session of this turn. If a session is attached to another node than the turn's, it is detached.
+
+    A turn that is resumed (`known`), or brings no messages, answers stored ones: the session shows them, also
+    if it is fresh.
+    """
     node_id = request.node_id if request.attached else None
-    session = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
+    asked = _question(tx, conversation.id, known) if known is not None or not request.messages else None
+    session = session_for(tx, conversation, tip, request.messages, node_id, request.source, asked)
+    if asked is not None and not session.view.shows(asked, conversation.last_seq):
+        session = replace(session, view=session.view.opened_at(asked))
+        tx.run(Q.set_view, id=session.id, view=session.view.encode())
+        tx.run(Q.touch_revision, id=conversation.id)
     if session.attached and session.node_id != request.node_id:
         tx.run(Q.detach_session, id=session.id, node=request.node_id)
         tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
         return replace(session, attached=False, node_id=None)
     return session
+
+
+def _question(tx: Transaction, conversation_id: str, known: Turn | None) -> int | None:
+    """The first of the messages to be answered: the newest user messages, or a resumed turn's own if they
+    come before; None: there are none."""
+    (newest,) = tx.one(Q.newest_question, conversation=conversation_id) or (None,)
+    if known is None:
+        return newest
+    return known.first_seq if newest is None else min(known.first_seq, newest)

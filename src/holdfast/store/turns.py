@@ -101,8 +101,8 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     history = reached.history
     if (
         reached.is_ready_for(request.node_id, tx.now, tx.policies)
+        and request.messages  # without any, it answers stored ones, which the session may not show
         and not request.branch
-        and not request.regenerates
     ):
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
@@ -142,8 +142,8 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             return waits
     if request.regenerates:
         history = None
-    shows_from = exclude_replies(tx, place.conversation, request.regenerates)
-    session = session_for_turn(tx, request, place.conversation, place.tip, shows_from)
+        exclude_replies(tx, place.conversation, request.regenerates)
+    session = session_for_turn(tx, request, place.conversation, place.tip)
     session = spoken_in(tx, request, session)
     return start(tx, request, session, place.conversation.token, place.addressed, history)
 

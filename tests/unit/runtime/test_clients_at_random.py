@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.contexts import INTERRUPTED
@@ -265,6 +265,14 @@ steps = st.tuples(
 
 @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=1, max_size=14))
+@example(
+    [
+        ("say", 0, 0, "answers"),
+        ("say", 0, 1, "refuses"),
+        ("end", 0, 1, "answers"),
+        ("regenerate", 0, 0, "answers"),
+    ]
+)
 def test_whatever_clients_do_at_random_these_things_hold(todo: list[tuple[str, int, int, str]]) -> None:
     note("\n".join(map(repr, todo)))
     asyncio.run(_live(todo))

@@ -16,11 +16,6 @@ WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS N
              WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL)
 ON CONFLICT DO NOTHING;
 
--- name: first_step
--- The seq of the first of them, or of the reply itself.
-SELECT coalesce(max(seq), 0) + 1 FROM messages
-WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL;
-
 -- name: empty_message
 -- The row and its number stay; the text is gone.
 UPDATE messages SET body = x'', calls = NULL, answers = NULL, extra = NULL, deleted_at = :now
