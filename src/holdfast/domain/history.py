@@ -241,10 +241,7 @@ def _equal(history: History, start: int, shown: Sequence[VisibleMessage]) -> boo
 
 
 def _same(history: History, at: int, shown: VisibleMessage) -> bool:
-    """An interrupted reply equals any part of it that a client kept."""
-    return history.fingerprints[at] == shown.print or (
-        shown.interrupted and history.messages[at].role == shown.role
-    )
+    return history.fingerprints[at] == shown.print or shown.may_be(history.messages[at])
 
 
 def check_results(new: Sequence[NewMessage], shown: Sequence[VisibleMessage], awaited: Sequence[str]) -> None:

@@ -13,11 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from .fingerprints import fingerprint_of
-from .messages import Message, MessageStatus, text_of
+from .messages import Message, MessageStatus, NewMessage, text_of
 from .value import Value
 
 BETWEEN = "\n\n"
 """Separator between the texts of two steps."""
+ALIKE = 20
+"""What a client kept of an interrupted reply begins like it, for so many characters."""
 
 
 def joined(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -96,6 +98,18 @@ class VisibleMessage(Value, frozen=True):
     interrupted: bool = False
     unanswered: bool = False
     """True: its turn ended without an answer and has none since."""
+    text: str = ""
+    """Of an interrupted reply, to compare it with what a client kept of it."""
+
+    def may_be(self, message: NewMessage) -> bool:
+        """True: an interrupted reply, and this may be what a client kept of it: its text or a part of it,
+        perhaps more than is stored, perhaps with a note at its end."""
+        if not self.interrupted or message.role != self.role:
+            return False
+        kept = text_of(msgspec.json.decode(message.body).get("content")).strip()
+        stored = self.text.strip()
+        length = min(len(kept), len(stored), ALIKE)
+        return kept[:length] == stored[:length]
 
 
 def awaited_calls(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -127,12 +141,14 @@ def _is_answer(message: Message) -> bool:
 def _visible(message: Message, unanswered: bool) -> VisibleMessage:
     value = msgspec.json.decode(message.body)
     calls = tuple(str(call.get("id")) for call in value.get("tool_calls") or ())
+    interrupted = message.status is MessageStatus.INTERRUPTED
     return VisibleMessage(
         message.seq,
         message.session_id,
         message.role,
         fingerprint_of(value),
         calls,
-        interrupted=message.status is MessageStatus.INTERRUPTED,
+        interrupted=interrupted,
         unanswered=unanswered,
+        text=text_of(value.get("content")) if interrupted else "",
     )

@@ -49,6 +49,7 @@ def stored(*messages: Said) -> list[VisibleMessage]:
             tuple(call["id"] for call in message.get("tool_calls") or ()),
             bool(message.get("interrupted")),
             bool(message.get("unanswered")),
+            message["content"] if message.get("interrupted") else "",
         )
         for seq, message in enumerate(messages, 1)
     ]
@@ -85,6 +86,10 @@ a, A, b, B, c = user("a"), said("A"), user("b"), said("B"), user("c")
         case([A, b], [a, A, b, B], AnswersAgain((4,)), id="regenerate with a trimmed history"),
         case([a, A, b], [a, A, b, cut], AnswersAgain((4,)), id="regenerate an interrupted reply"),
         case([a, A, b, c], [a, A, b, cut], Continues(3), id="an interrupted reply the client dropped"),
+        case([b, said("half"), c], [a, A, b, cut], Continues(2), id="a part of an interrupted reply"),
+        case([b, said("half an answer"), c], [a, A, b, cut], Continues(2), id="more of it than is stored"),
+        case([b, said("half an ans *stopped*"), c], [a, A, b, cut], Continues(2), id="with a note"),
+        case([A, b], [a, A, b, B, c, cut], Branches(None, 0, 0), id="another reply is no part of it"),
         case([a, A, b, said("half"), c], [a, A, b, cut], Continues(4), id="and one that it kept in part"),
         case([A, b, c], [a, A, b, cut], Continues(2), id="dropped, by a client that trims"),
         case([said("half"), c], [a, A, b, cut], Continues(1), id="kept in part, by a client that trims"),
