@@ -70,6 +70,7 @@ class Scene:
 
 Act = Callable[[Scene, PostgresStore, Node], Awaitable[Any]]
 KEY = RequestKey("/r", "request", b"h" * 32)
+CREATION = RequestKey("conversations", "1", b"1")
 DAY = timedelta(days=1)
 AT_ONCE = timedelta(0)
 STORED = RequestToStore(b'{"surface":"chat","body":{}}', Origin.QUEUED, True)
@@ -132,6 +133,7 @@ ACTS: dict[str, Act] = {
     "retry": lambda c, s, n: s.begin_turn(
         replace(request(n, key="cli:1", owner=OWNER, answer_existing=True), resumes_turn=c.turn.turn.id)
     ),
+    "answer again": lambda c, s, n: s.begin_turn(request(n, key="cli:1", owner=OWNER, answer_existing=True)),
     "append": lambda c, s, n: s.append(c.turn.lease, [to_message("step", "assistant")]),
     "draft": lambda c, s, n: s.append_draft(c.turn.lease, draft(7, "half")),
     "commit": lambda c, s, n: s.commit_reply(c.turn.lease, [to_message("done", "assistant")]),
@@ -143,6 +145,9 @@ ACTS: dict[str, Act] = {
     "resume": lambda c, s, n: s.resume_session(OWNER, c.session, n.id),
     "fork": lambda c, s, n: s.fork(OWNER, c.session, n.id, key="cli:fork"),
     "create": lambda c, s, n: s.create_conversation(OWNER, n.id, messages=[to_message("kelp")]),
+    "create by key": lambda c, s, n: s.create_conversation(
+        OWNER, n.id, messages=[to_message("kelp")], request_key=CREATION
+    ),
     "add messages": lambda c, s, n: s.add_messages(OWNER, c.conversation, n.id, [to_message("more")]),
     "set metadata": lambda c, s, n: s.set_metadata(OWNER, c.conversation, {"a": n.kind.value}),
     "set title": lambda c, s, n: s.set_title(OWNER, c.conversation, n.kind.value),
