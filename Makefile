@@ -13,6 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 WORKERS ?= 3 # of `make test`: a test often waits for a process, so one more than two cores
 TESTS ?= tests # of `make test`: for example TESTS=tests/contract
+AT_RANDOM = tests/contract/test_state_machine.py tests/unit/runtime/test_clients_at_random.py
 QUICK_TESTS = tests/unit tests/contract # tests/integration starts servers: minutes
 
 run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
@@ -44,6 +45,7 @@ bench: $(DEV) ## holdfast beside others, as ratios in one run
 soak: $(DEV) ## the fault suites at full length, with their figures
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
 	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability tests/simulation
+	HOLDFAST_TEST_SOAK=1 $(PYTEST) -n 0 --timeout 0 $(AT_RANDOM)
 
 peers: $(DEV) ## the frameworks' own suites, against our adapters, as a table
 	@scripts/peers
