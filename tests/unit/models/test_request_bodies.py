@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """Those in which a large value was joined, which is one of 10 bytes here."""
     monkeypatch.setattr(base, "LARGE_BYTES", 10)
     used: list[threading.Thread] = []
-    to_thread = base.asyncio.to_thread
+    to_thread = asyncio.to_thread
 
     async def recorded(work: Callable[..., Any], *given: Any) -> Any:
         def run() -> Any:
@@ -29,7 +30,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 
         return await to_thread(run)
 
-    monkeypatch.setattr(base.asyncio, "to_thread", recorded)
+    monkeypatch.setattr(asyncio, "to_thread", recorded)
     return used
 
 

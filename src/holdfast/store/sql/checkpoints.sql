@@ -99,10 +99,13 @@ SELECT {checkpoint_columns} FROM checkpoints k JOIN conversations c ON c.id = k.
 WHERE k.conversation = :conversation AND k.ns = :ns AND k.id < :older_than ORDER BY k.id DESC LIMIT :limit;
 
 -- name: checkpoints_of_conversation
--- The same over all namespaces.
+-- The same over all namespaces. Keys alone are sorted, which their index holds: not the states of a long thread.
 SELECT {checkpoint_columns} FROM checkpoints k JOIN conversations c ON c.id = k.conversation
-WHERE k.conversation = :conversation AND (k.id < :older_than OR (k.id = :older_than AND k.ns > :ns))
-ORDER BY k.id DESC, k.ns LIMIT :limit;
+WHERE k.conversation = :conversation AND (k.ns, k.id) IN (
+    SELECT p.ns, p.id FROM checkpoints p
+    WHERE p.conversation = :conversation AND (p.id < :older_than OR (p.id = :older_than AND p.ns > :ns))
+    ORDER BY p.id DESC, p.ns LIMIT :limit)
+ORDER BY k.id DESC, k.ns;
 
 -- name: checkpoints_of_owner
 -- scans: whole tables

@@ -35,13 +35,16 @@ UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dat
 UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by > :stamp LIMIT :limit)
 LIMIT :limit;
 
+-- fragment: counts_for_clients
+m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+
 -- name: newest_question
--- The first of the user messages that follow each other up to the newest one; only messages that are visible to clients
--- and still count.
-WITH shown AS NOT MATERIALIZED (
-    SELECT m.seq, m.role FROM messages m
-    WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
-      AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)),
-newest AS (SELECT seq FROM shown WHERE role = 'user' ORDER BY seq DESC LIMIT 1),
-before AS (SELECT seq FROM shown WHERE role <> 'user' AND seq < (SELECT seq FROM newest) ORDER BY seq DESC LIMIT 1)
-SELECT seq FROM shown WHERE role = 'user' AND seq > coalesce((SELECT seq FROM before), 0) ORDER BY seq LIMIT 1;
+-- The first of the user messages that follow each other up to the newest one.
+SELECT m.seq FROM messages m
+WHERE {counts_for_clients} AND m.role = 'user' AND m.seq > coalesce((
+    SELECT m.seq FROM messages m
+    WHERE {counts_for_clients} AND m.role <> 'user' AND m.seq < (
+        SELECT m.seq FROM messages m WHERE {counts_for_clients} AND m.role = 'user' ORDER BY m.seq DESC LIMIT 1)
+    ORDER BY m.seq DESC LIMIT 1), 0)
+ORDER BY m.seq LIMIT 1;
