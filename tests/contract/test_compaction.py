@@ -102,6 +102,25 @@ async def types(store: Store, prefix: str = "") -> list[str]:
 # --- the swap --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_a_summary_stands_for_the_question_that_is_answered_again(
+    store: Store, node: Node, resumed: bool
+) -> None:
+    """A long turn whose own messages were compacted is taken up: what was compacted does not come back."""
+    begun = await begin(store, node, "1", key="cli:ada")
+    await store.append(begun.lease, [to_message(str(each), "assistant") for each in (2, 3, 4)])
+    view = View((Summary("gist", 1, 3), Range(4)))
+    claim = await claimed(store, node, begun.session)
+    seen = await revision(store, begun.session)
+    outcome = await store.compact(claim, view, seen, FACTS, lease=begun.lease)
+    assert isinstance(outcome, Compacted) and outcome.lease is not None
+    await store.settle_turn(outcome.lease, TurnFailure(TurnStatus.FAILED))
+    more = {"resumes_turn": begun.turn.id} if resumed else {}
+    again = await begin(store, node, key="cli:ada", answer_existing=True, **more)
+    assert again.session.id == outcome.session.id
+    assert await context_of(store, again.session.id) == [GIST + "gist", "4"]
+
+
 async def test_a_compacted_conversation_goes_on_in_a_child_that_sees_the_summary(
     store: Store, node: Node
 ) -> None:

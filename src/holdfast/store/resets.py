@@ -312,7 +312,7 @@ def session_for_turn(
     node_id = request.node_id if request.attached else None
     asked = _question(tx, conversation.id, known) if known is not None or not request.messages else None
     session = session_for(tx, conversation, tip, request.messages, node_id, request.source, asked)
-    if asked is not None and not session.view.shows(asked, conversation.last_seq):
+    if asked is not None and not session.view.tells_of(asked, conversation.last_seq):
         session = replace(session, view=session.view.opened_at(asked))
         tx.run(Q.set_view, id=session.id, view=session.view.encode())
         tx.run(Q.touch_revision, id=conversation.id)

@@ -148,6 +148,12 @@ class World:
             self.fresh &= reason == "closed"
             await self.store.end_session(OWNER, place.tip.id, reason)
 
+    async def open(self, client: Client, number: int) -> None:
+        """Somebody opens the key's next session, before anything is said in it."""
+        if (place := await self.place()) is not None:
+            self.targets.add(place.conversation.id)
+            await self.store.open_session(OWNER, Address(key="k"), self.server.keeper.node_id)
+
     async def take_out(self, client: Client, number: int) -> None:
         """Somebody takes a message out of the key's conversation."""
         place = await self.place()
@@ -256,7 +262,9 @@ LINES: dict[str, Callable[[str], Any]] = {
 }
 
 steps = st.tuples(
-    st.sampled_from(["say", "say", "say", "edit", "regenerate", "retry", "together", "end", "take_out"]),
+    st.sampled_from(
+        ["say", "say", "say", "edit", "regenerate", "retry", "together", "end", "open", "take_out"]
+    ),
     st.integers(0, 5),
     st.integers(0, 11),
     st.sampled_from(["answers", "answers", "answers", "refuses", "breaks off"]),
