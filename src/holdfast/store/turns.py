@@ -103,6 +103,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         reached.is_ready_for(request.node_id, tx.now, tx.policies)
         and request.messages  # without any, it answers stored ones, which the session may not show
         and not request.branch
+        and not request.regenerates
     ):
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
