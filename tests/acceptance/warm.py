@@ -34,8 +34,9 @@ from holdfast.domain import recovery
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
+    "holdfast.__main__",
     "holdfast.cli.groups",
-    *(f"holdfast.cli.{name}" for name in ("logs", "main", "run", "serve", "sessions", "session_actions")),
+    *(f"holdfast.cli.{name}" for name in ("logs", "run", "serve", "sessions", "session_actions")),
     "holdfast.cli.processes",
     "holdfast.dashboard.routes",
     "holdfast.server.server",

@@ -33,7 +33,8 @@ PRELOADED = (
     *("aiohttp", "encodings.idna", "nio", "uvloop"),
     *("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
     "uvicorn.protocols.websockets.websockets_sansio_impl",
-    *(f"holdfast.cli.{name}" for name in ("groups", "logs", "main", "serve")),
+    "holdfast.__main__",
+    *(f"holdfast.cli.{name}" for name in ("groups", "logs", "serve")),
     *(f"holdfast.models.{name}" for name in ("choose", "connection", "local", "upstream")),
     *("tests.reliability.nursery", "tests.reliability.serving"),
 )
