@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 
-from ..domain.connectors import ConnectorClaim, Outgoing, OutgoingKind, SentPart, digest
+from ..domain.connectors import ConnectorClaim, Outgoing, OutgoingKind, OutgoingState, SentPart, digest
 from ..errors import ConnectorLost, NotFound, StoreError
 from ..operations import Operations
 from .base import Connector, MessageGone, PostsEvents, SendFailed, SendRefused
@@ -70,28 +70,41 @@ class Outbox:
 
     async def show(self, claim: ConnectorClaim, out: Outgoing, text: str) -> tuple[SentPart, ...]:
         """Let the platform show this text: edit the parts that differ, send those that are missing. Each
-        part is recorded as soon as the platform has accepted it. Returns all parts."""
-        parts = list(out.parts)
-        for at, piece in enumerate(self._connector.limits.pieces(text)):
-            mark = digest(piece)
-            if at < len(parts) and parts[at].digest == mark:
-                continue
-            key = f"{out.id}-{at}"
-            if at < len(parts) and self._connector.limits.can_edit:
-                message_id = parts[at].platform_id
-                try:
-                    await self._connector.edit(out.address, message_id, piece, key=f"{key}-{mark}")
-                    parts[at] = SentPart(message_id, mark)
+        part is recorded as soon as the platform has accepted it. Returns all parts.
+
+        A part of a growing reply is also recorded before it is sent. If that was tried before with another
+        text, a platform that deduplicates may have kept that one: then it is edited.
+        """
+        parts, limits = list(out.parts), self._connector.limits
+        noted_first = limits.deduplicates and limits.can_edit and out.state is OutgoingState.GROWING
+        for at, piece in enumerate(limits.pieces(text)):
+            new, key = SentPart("", digest(piece)), f"{out.id}-{at}"
+            if at == len(parts):
+                parts.append(new)
+                if noted_first:
                     await self._store.note_parts(claim, out.id, parts)
-                    continue
-                except MessageGone:
-                    key = f"{key}-{mark}"
-            async with nullcontext() if self._connector.limits.deduplicates else self._sending:
-                reply_to = out.reply_to if at == 0 else None
-                message_id = await self._connector.send(out.address, piece, key=key, reply_to=reply_to)
-                parts[at : at + 1] = [SentPart(message_id, mark)]
+            if not parts[at].platform_id:
+                message_id = await self._send(out, at, piece, key)
+                parts[at] = SentPart(message_id, parts[at].digest)
                 await self._store.note_parts(claim, out.id, parts)
+            if parts[at].digest == new.digest:
+                continue
+            message_id = parts[at].platform_id
+            try:
+                if not limits.can_edit:
+                    raise MessageGone("this platform edits nothing")
+                await self._connector.edit(out.address, message_id, piece, key=f"{key}-{new.digest}")
+            except MessageGone:
+                message_id = await self._send(out, at, piece, f"{key}-{new.digest}")
+            parts[at] = SentPart(message_id, new.digest)
+            await self._store.note_parts(claim, out.id, parts)
         return tuple(parts)
+
+    async def _send(self, out: Outgoing, at: int, piece: str, key: str) -> str:
+        """Send a part as a new message; returns the platform's id of it."""
+        async with nullcontext() if self._connector.limits.deduplicates else self._sending:
+            reply_to = out.reply_to if at == 0 else None
+            return await self._connector.send(out.address, piece, key=key, reply_to=reply_to)
 
     def lock(self, address: str) -> asyncio.Lock:
         """One message at a time for each address, so that a part is recorded before the next is sent."""

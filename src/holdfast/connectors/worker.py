@@ -556,6 +556,7 @@ class ConnectorWorker:
         """Show typing, and the reply while it grows, until the turn ends. Returns the delivery's id and
         the text shown last, if any was."""
         limits, address = self.connector.limits, batch.place.address
+        reply_to = batch.messages[-1].platform_id
         growing: Outgoing | None = None
         text = ""
         loop = asyncio.get_running_loop()
@@ -573,7 +574,6 @@ class ConnectorWorker:
             ):
                 next_edit = loop.time() + limits.edit_seconds
                 if growing is None:
-                    reply_to = batch.messages[-1].platform_id
                     growing = await self._store.grow_delivery(claim, batch.place, running.turn.id, reply_to)
                     if growing is None:  # it is whole, or waits for an earlier message of the place
                         await running.ended(limits.edit_seconds)
@@ -585,6 +585,8 @@ class ConnectorWorker:
                             growing = replace(growing, parts=await self._outbox.show(claim, growing, text))
                 except SendFailed as failure:
                     pause = failure.retry_after or timedelta(seconds=5)
+                    noted = await self._store.grow_delivery(claim, batch.place, running.turn.id, reply_to)
+                    growing = noted or growing  # with what was recorded before it was sent
                     next_edit = loop.time() + max(limits.edit_seconds, pause.total_seconds())
                 except SendRefused:
                     next_edit = float("inf")

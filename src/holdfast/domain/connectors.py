@@ -190,6 +190,7 @@ class SentPart(Value, frozen=True):
     """A part of an outgoing message that the platform has accepted."""
 
     platform_id: str
+    """Empty: it is being sent, and the platform may have accepted it already."""
     digest: str
     """The hash of its text, so that an unchanged part is not edited again."""
 

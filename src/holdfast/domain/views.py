@@ -81,9 +81,7 @@ class View(Value, frozen=True):
 
     def tells_of(self, seq: int, last_seq: int) -> bool:
         """True: this message is in the context, itself or by a summary, given the newest number."""
-        return any(
-            part.first <= seq <= (last_seq if part.last is None else part.last) for part in self.parts
-        )
+        return any(part.first <= seq <= (last_seq if part.last is None else part.last) for part in self.parts)
 
     def opened_at(self, seq: int) -> View:
         """The same view, open from this message on instead of a later one."""

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 from holdfast.app import Holdfast, answer_with
@@ -34,9 +35,9 @@ class Platform:
     edits: int = 0
     updates: asyncio.Queue[list[Incoming]] = field(default_factory=asyncio.Queue)
     down: str = ""
-    faults: Iterator[Exception | str | None] = field(default_factory=lambda: iter(()))
+    faults: Iterator[Exception | str | timedelta | None] = field(default_factory=lambda: iter(()))
     """What happens to the next sends: an exception is raised; `lost`: it is accepted and its answer is
-    lost."""
+    lost; a time: the same, and so long is waited before the next try."""
     numbers: int = 0
     typed: int = 0
 
@@ -99,8 +100,8 @@ class PlatformConnector:
         if message_id not in platform.chats[address]:
             platform.chats[address][message_id] = text
             platform.sent.append((address, text))
-        if fault == "lost":
-            raise SendFailed("it did not answer in time")
+        if fault is not None:
+            raise SendFailed("it did not answer in time", fault if isinstance(fault, timedelta) else None)
         return message_id
 
     async def edit(self, address: str, message_id: str, text: str, *, key: str) -> None:

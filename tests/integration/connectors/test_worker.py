@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,6 +296,59 @@ async def test_and_none_where_the_platform_deduplicates(tmp_path: Path) -> None:
         await until(platform.said)
         await until(lambda: nothing_left(worker))
     assert platform.said() == ["You said: hello"]
+
+
+@pytest.mark.parametrize("grows_on", [False, True])
+async def test_a_first_part_whose_answer_was_lost_is_completed_where_the_platform_deduplicates(
+    tmp_path: Path, grows_on: bool
+) -> None:
+    """It keeps the first text that it got under a key: the whole one would be taken for a repetition."""
+    limits = PlatformLimits(4096, can_edit=True, edit_seconds=0.05, deduplicates=True)
+    pause = timedelta(milliseconds=1) if grows_on else timedelta(hours=1)
+    platform = Platform(limits, faults=iter([pause, None]))
+    release = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[str]:
+        yield "The tide "
+        await release.wait()
+        yield "is high."
+
+    async with serving(tmp_path, platform, ScriptedModel([slowly()])) as worker:
+        platform.write("tide?")
+        await until(platform.said)
+        assert platform.said()[0].startswith("The")
+        release.set()
+        await until(lambda: nothing_left(worker))
+        await until(lambda: platform.said() == ["The tide is high."], 10)
+    assert len(platform.sent) == 1
+
+
+async def test_a_server_killed_before_it_noted_the_first_part_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = Platform(PlatformLimits(4096, can_edit=True, edit_seconds=0.05, deduplicates=True))
+    forever = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[str]:
+        yield "The tide "
+        await forever.wait()
+
+    async with serving(tmp_path, platform, ScriptedModel([slowly()]), server={"drain_seconds": 0}) as worker:
+        noted: Any = worker._store.note_parts
+
+        async def killed_behind_it(claim: Any, delivery_id: str, parts: Any) -> bool:
+            if parts[0].platform_id:
+                await forever.wait()
+            return bool(await noted(claim, delivery_id, parts))
+
+        monkeypatch.setattr(worker._outbox, "_store", SimpleNamespace(note_parts=killed_behind_it))
+        platform.write("tide?")
+        await until(platform.said)
+        assert platform.said()[0].startswith("The")
+    async with serving(tmp_path, platform, ScriptedModel(["The tide is high."])) as worker:
+        await until(lambda: nothing_left(worker))
+        await until(lambda: platform.said() == ["The tide is high."], 10)
+    assert len(platform.sent) == 1
 
 
 async def test_a_blocked_bot_leaves_a_dead_letter_and_other_places_go_on(tmp_path: Path) -> None:
