@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,7 @@ def copied() -> Iterator[None]:
         if os.getpid() != process:  # forked: a sibling may make the same store, and a copy would overwrite it
             return made_by(connection, database, now)
         with one_at_a_time:
-            if connection.execute("SELECT count(*) FROM sqlite_schema").get or _schema() != schema:
-                return made_by(connection, database, now)
-            try:
-                with connection.backup("main", template, "main") as backup:
-                    backup.step()
-            except apsw.BusyError:  # another process is making it
+            if _schema() != schema or not _copy(template, connection, database):
                 return made_by(connection, database, now)
             connection.execute("UPDATE store SET id = ?, created_at = ?", (new_id("store"), now))
         return None
@@ -49,6 +44,26 @@ def copied() -> Iterator[None]:
         patched.setattr(engine, "migrate", migrate)
         yield
     template.close()
+
+
+def _copy(template: apsw.Connection, connection: apsw.Connection, database: Path) -> bool:
+    """Fill an empty database. False: it is not empty, or another process is making it at this moment."""
+    if _made(connection):
+        return False
+    try:
+        with connection.backup("main", template, "main") as backup:
+            backup.step(0)  # locks the database and copies nothing
+            with closing(apsw.Connection(str(database))) as other:  # `connection` must not be used meanwhile
+                if _made(other):  # since the first look; a copy would overwrite what was said there
+                    return False
+            backup.step()
+    except apsw.BusyError:
+        return False
+    return True
+
+
+def _made(connection: apsw.Connection) -> bool:
+    return bool(connection.execute("SELECT count(*) FROM sqlite_schema").get)
 
 
 def _schema() -> Any:
