@@ -22,7 +22,7 @@ from .terminal import CTRL_C, terminal
 
 PROGRAM = """\
 #!{python}
-import json, os, signal, sys, time, urllib.request
+import json, os, select, signal, sys, time, urllib.request
 
 def ask(base, words, thread):
     body = {{"model": "x", "input": words, "store": False}}
@@ -62,6 +62,8 @@ if words and words[0] == "count":
     signal.signal(signal.SIGINT, hear)
     signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"told"))
     print("ready", flush=True)
+    while not select.select([0], [], [], 0.05)[0]:
+        pass  # a signal just before a read would be handled only after it
     sys.exit(len(heard) if input() == "enough" else 99)
 """
 

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast
@@ -60,6 +61,21 @@ class Agent:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{text}\n")
         self.process.stdin.flush()
+
+    async def stop_between_writes(self, database: Path) -> None:
+        """SIGSTOP. A program that is stopped within a commit keeps SQLite's write lock, so nobody can write,
+        not even to reap it: such a one is continued and stopped again."""
+        with closing(apsw.Connection(str(database))) as other:
+            other.set_busy_timeout(1000)  # the observer writes too, briefly
+            for _ in range(50):
+                self.process.send_signal(signal.SIGSTOP)
+                try:
+                    other.execute("BEGIN IMMEDIATE; ROLLBACK")
+                    return
+                except apsw.BusyError:
+                    self.process.send_signal(signal.SIGCONT)
+                    await asyncio.sleep(0.01)
+        raise AssertionError("stopped 50 times, each time within a commit")
 
     def end(self) -> None:
         self.process.kill()
@@ -157,7 +173,7 @@ async def test_a_stopped_program_writes_nothing_late_and_goes_on_by_itself(
             (session_id,) = agent.hears("session")
             for _ in range(5):
                 agent.hears("drafted")
-            agent.process.send_signal(signal.SIGSTOP)
+            await agent.stop_between_writes(path)
             await _ended(hf, session_id, "reaped")
             before = await hf.store.messages(None, (await hf.store.session(None, session_id)).conversation_id)
             assert before.items[-1].status == "interrupted", "its draft is kept"

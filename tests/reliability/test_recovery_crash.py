@@ -100,6 +100,12 @@ class Attack:
         assert await server.ended() == 0, self.log()
         await self._start_again(which)
 
+    async def command_run(self) -> None:
+        """Returns once some turn has run a command: on a slow machine none may have come so far."""
+        async with asyncio.timeout(120):
+            while not self._lines.exists():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.05)
+
     async def finish(self, open_store: Callable[[], AsyncIterator[Store]]) -> Verdict:
         """No more kills: turns come to their end by themselves, servers leave, everything is read."""
         await self.askers.stop()
@@ -191,6 +197,7 @@ async def _killed(size: Size, recover: str, seed: int, *, count: int = 1, urls: 
             await attack.begin()
             for _ in rounds:
                 await attack.kill()
+            await attack.command_run()
             return len(attack.killed), await attack.finish(_opened(attack, url))
 
     async with asyncio.TaskGroup() as stores:
