@@ -69,6 +69,7 @@ async def test_figures_count_what_there_is(store: Store, node: Node) -> None:
     assert (figures.open_sessions, figures.running_turns, figures.messages) == (1, 1, 3)
     assert figures.undelivered_notices == 1
     assert figures.events == len(await all_events(store))
+    assert (figures.free_bytes is None) == store.location.startswith("postgresql")
     assert figures.unindexed is not None
     assert 0 <= figures.unindexed <= 3
 

@@ -55,6 +55,7 @@ async def doctor(
             )
         usage = await opened.hf.usage(None, limit=MOST_OWNERS)
         connectors = await opened.hf.connector_states()
+        figures = await opened.hf.figures()
         well = all(each.ok for each in found)
         if as_json:
             print_json(
@@ -64,6 +65,7 @@ async def doctor(
                     "store": opened.hf.location,
                     "repaired": repaired,
                     "flushes": _flushes(await opened.hf.flush_figures()),
+                    "free_bytes": figures.free_bytes,
                     "usage": [owner_usage(each) for each in usage],
                     "connectors": [connector(each) for each in connectors],
                     "data": [_diagnosis(each) for each in found],
@@ -78,6 +80,12 @@ async def doctor(
             _explain(each)
         if waiting := _what_waits(await opened.hf.flush_figures(), invocation.settings):
             say(Styled("  · ", "dim"), waiting)
+        if figures.disk_nearly_full:
+            free = size(figures.free_bytes or 0)
+            say(
+                Styled("  ! ", "yellow"),
+                f"the store's disk has {free} free. When it is full, writes are refused",
+            )
         _how_connectors_are(connectors)
         _who_holds_how_much(usage)
         broken = sum(not each.ok for each in found)

@@ -200,6 +200,10 @@ class FlushFigures(Value, frozen=True):
     """Sessions due for a reset: most of them will then be flushed."""
 
 
+LEAST_FREE_BYTES = 64 * 1024 * 1024
+"""A store's disk with less free space is nearly full: people are warned."""
+
+
 class Figures(Value, frozen=True):
     """Figures of a store that are cheap to read at any time."""
 
@@ -211,5 +215,11 @@ class Figures(Value, frozen=True):
     undelivered_notices: int
     log_bytes: int
     """Size of the write-ahead log (WAL) that no WAL checkpoint has moved yet."""
+    free_bytes: int | None
+    """Free space on the disk of the store; None: unknown (PostgreSQL)."""
     unindexed: int | None
     """Messages that are not indexed for search yet; None: unknown."""
+
+    @property
+    def disk_nearly_full(self) -> bool:
+        return self.free_bytes is not None and self.free_bytes < LEAST_FREE_BYTES

@@ -319,5 +319,6 @@ STORE_FIGURES = {
     "events": "Events written since the store was created",
     "undelivered_notices": "Notices that are not delivered",
     "log_bytes": "Bytes of the write-ahead log",
+    "free_bytes": "Bytes free on the disk of the store (SQLite)",
     "unindexed": "Messages that are not in the search index yet",
 }

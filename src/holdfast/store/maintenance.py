@@ -83,12 +83,14 @@ def turns_ended(tx: Transaction, owner: str | None, since: datetime) -> EndedTur
     return EndedTurns(turns, oldest is None or oldest[0] < to_stamp(since))
 
 
-def figures(tx: Transaction, log_bytes: int, unindexed: int | None) -> Figures:
-    """Totals of the store, with the two that each engine counts itself."""
+def figures(tx: Transaction, log_bytes: int, free_bytes: int | None, unindexed: int | None) -> Figures:
+    """Totals of the store, with those that each engine counts itself."""
     row = tx.one(Q.figures)
     assert row is not None
     open_sessions, running_turns, messages, events, undelivered = row
-    return Figures(open_sessions, running_turns, messages, events, undelivered, log_bytes, unindexed)
+    return Figures(
+        open_sessions, running_turns, messages, events, undelivered, log_bytes, free_bytes, unindexed
+    )
 
 
 # --- invariants ------------------------------------------------------------------------------------------

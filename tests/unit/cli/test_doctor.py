@@ -216,6 +216,15 @@ def test_doctor_says_who_holds_how_much(home: Home) -> None:
     assert usage[0]["bytes"] > 600
 
 
+def test_doctor_warns_of_a_disk_that_is_almost_full(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.ok("run", "hello")
+    assert "the store's disk" not in home.ok("doctor")
+    free = home.json("doctor")["free_bytes"]
+    assert free > 0
+    monkeypatch.setattr("holdfast.domain.figures.LEAST_FREE_BYTES", free * 2)
+    assert "! the store's disk has" in home.ok("doctor")
+
+
 def test_doctor_finds_a_wrong_size_and_mends_it(home: Home) -> None:
     home.ok("run", "hello")
     connection = apsw.Connection(str(home.store))

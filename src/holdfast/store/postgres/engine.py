@@ -276,7 +276,7 @@ class PostgresStore(Store):
     async def figures(self) -> Figures:
         def read(tx: Transaction) -> Figures:
             row = tx.one(Q.unindexed_total)
-            return maintenance.figures(tx, 0, int(row[0]) if row else None)
+            return maintenance.figures(tx, 0, None, int(row[0]) if row else None)
 
         return await self._read(read)
 

@@ -31,7 +31,7 @@ from ..values import Figures, Finding, FoundPage, HitRange, SearchFilter
 from .backup import back_up
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .db_errors import cannot_open
-from .files import Inodes, log_size, prepare_directory, real
+from .files import Inodes, log_size, prepare_directory, real, space
 from .locks import FileNodeLocks
 from .migrations import migrate, newest
 from .posix_lock_guard import PosixLockGuard, handles_of
@@ -215,7 +215,7 @@ class SQLiteStore(Store):
     async def figures(self) -> Figures:
         self._check_open()
         unindexed = await asyncio.to_thread(_unindexed, self._index())
-        return await self._read(maintenance.figures, log_size(self._database), unindexed)
+        return await self._read(maintenance.figures, *space(self._database), unindexed)
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shutil import disk_usage
 
 from ...errors import StoreFailed, StoreUnusable
 from ...os_support import filesystem_of, private_umask
@@ -53,6 +54,14 @@ def log_size(database: Path) -> int:
         return 0
     except OSError as error:
         raise StoreUnusable(f"cannot open {database}: {error.strerror}") from error
+
+
+def space(database: Path) -> tuple[int, int]:
+    """Bytes of the write-ahead log, and free bytes on its disk. Raises StoreUnusable."""
+    try:
+        return log_size(database), disk_usage(database.parent).free
+    except OSError as error:
+        raise StoreUnusable(f"cannot read {database.parent}: {error.strerror}") from error
 
 
 class Inodes:
