@@ -4,7 +4,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,11 @@ import apsw
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.errors import HoldfastError, StoreFailed, StoreUnusable
-from holdfast.store.sqlite import files, migrations
+from holdfast.errors import HoldfastError, StatementFailed, StoreFailed, StoreUnusable
+from holdfast.store.sqlite import connections, files, migrations
 from holdfast.store.sqlite.connections import APPLICATION_ID, check_library
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.store import Store
 from tests.contract.sqlite_steps import Opening, a_closed_store, answer, script, snapshot
 from tests.contract.steps import (
     OWNER,
@@ -268,6 +269,53 @@ async def test_a_corrupt_page_met_while_writing_stops_the_store_too(database: Pa
         await say(store, node, key="cli:ada")
     with pytest.raises(StoreFailed, match="corrupt"):
         await store.beat(node.id)
+
+
+@contextmanager
+def failing_connections(error: apsw.Error) -> Iterator[None]:
+    """Readers connect at their first use: now they get this error of SQLite."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(connections, "_set_up", fail)
+        yield
+
+
+async def a_read(store: Store) -> None:
+    await store.conversations(OWNER)
+
+
+async def a_look_for_changes(store: Store) -> None:
+    store.version()
+
+
+a_first_use = pytest.mark.parametrize("use", [a_read, a_look_for_changes])
+
+
+@a_first_use
+async def test_a_corrupt_page_met_while_a_reader_connects_stops_the_store(
+    database: Path, opening: Opening, use: Callable[[Store], Awaitable[None]]
+) -> None:
+    store = await opening(database)
+    with failing_connections(apsw.CorruptError("database disk image is malformed")):
+        with pytest.raises(StoreFailed, match="corrupt"):
+            await use(store)
+    with pytest.raises(StoreFailed, match="corrupt"):
+        await new_node(store)
+
+
+@a_first_use
+async def test_no_memory_for_a_reader_concerns_its_caller_alone(
+    database: Path, opening: Opening, use: Callable[[Store], Awaitable[None]]
+) -> None:
+    store = await opening(database)
+    with failing_connections(apsw.NoMemError("out of memory")):
+        with pytest.raises(StatementFailed, match="out of memory"):
+            await use(store)
+    await use(store)
+    await new_node(store)
 
 
 @pytest.mark.parametrize("table", ["messages", "sessions", "events", "sessions_by_owner"])

@@ -13,7 +13,7 @@ import apsw
 
 from ...errors import StoreUnusable
 from ...os_support import IS_MACOS, private_umask
-from .db_errors import cannot_open
+from .db_errors import cannot_open, translate
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 OLDEST_SAFE = (3, 51, 3)
@@ -60,10 +60,12 @@ class BusyDeadline:
         return True
 
 
-def connect(
-    database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bool = False
-) -> apsw.Connection:
-    """An open connection with our pragmas. Raises StoreUnusable, having changed nothing."""
+def connect(database: Path, *, patience: float = PATIENCE_SECONDS, reader: bool = False) -> apsw.Connection:
+    """An open connection with our pragmas. Raises StoreUnusable, having changed nothing.
+
+    `reader`: a read-only connection to a store that is open already. Its SQLite errors are those of a store
+    in use, so a disk that fails now is StoreFailed.
+    """
     connection: apsw.Connection | None = None
     try:
         with private_umask():
@@ -71,7 +73,7 @@ def connect(
         connection.set_busy_handler(Patience(patience))
         _enter(connection, database, patience)
         _set_up(connection)
-        if read_only:
+        if reader:
             connection.execute("PRAGMA query_only = ON")
     except BaseException as error:
         reason = 0
@@ -79,7 +81,7 @@ def connect(
             reason = connection.system_errno
             connection.close()
         if isinstance(error, apsw.Error):
-            raise cannot_open(error, str(database), reason) from error
+            raise (translate if reader else cannot_open)(error, str(database), reason) from error
         raise
     return connection
 

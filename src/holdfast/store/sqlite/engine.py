@@ -117,7 +117,11 @@ class SQLiteStore(Store):
         opened(self)
 
     def _connect_reader(self) -> apsw.Connection:
-        return connect(self._database, patience=self._patience, read_only=True)
+        try:
+            return connect(self._database, patience=self._patience, reader=True)
+        except StoreFailed as failure:
+            self._failed(failure)
+            raise
 
     def _failed(self, failure: StoreFailed) -> None:
         self._writer.fail(failure)
