@@ -33,7 +33,7 @@
         ├── StoreUnusable       it cannot be opened (not ours, newer, read-only, network disk, …)
         ├── StoreUpgraded       a newer holdfast migrated it meanwhile: restart this process
         ├── StoreFull           the disk is full; nothing was written; continues when there is space
-        ├── StoreBusy           another process held the write lock longer than the timeout
+        ├── StoreBusy           the write lock was held longer than the timeout, or no thread can be started
         ├── StoreUnreachable    the database server cannot be reached; nothing was written; continues later
         ├── StoreUncertain      the connection was lost during a commit, and the outcome is unknown
         ├── StoreFailed         an I/O error, corruption or a replaced file: stopped permanently
@@ -356,7 +356,8 @@ class StoreFull(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Another process held the write lock longer than the timeout. Nothing was written."""
+    """Another process held the write lock longer than the timeout, or the system has no thread for a read.
+    Nothing was written."""
 
 
 class StoreUnreachable(StoreError):

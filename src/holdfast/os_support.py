@@ -1,4 +1,5 @@
-"""Everything that differs between operating systems: boot id, processes, filesystem type.
+"""Everything that differs between operating systems or depends on their limits: boot id, processes, threads,
+filesystem type.
 
 Developed and tested on Linux. The macOS branches follow its documentation and could not be run on a Mac here;
 `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
@@ -552,3 +553,37 @@ def send_signal(pid: int, start: str, number: int) -> bool:
         return False
     finally:
         os.close(handle)
+
+
+class LazyThread:
+    """A daemon thread that is started at first use. If the system has no thread to give (a limit of
+    processes, a fork bomb in the same container), the next use tries again."""
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._guard = threading.Lock()
+        self._started = False
+        self._logged = False
+
+    def start(self) -> bool:
+        """Idempotent. False, and logged once: it cannot be started now."""
+        return self._started or self._start()
+
+    def _start(self) -> bool:
+        with self._guard:
+            if self._started:
+                return True
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                if not self._logged:
+                    log.warning("the thread %s cannot be started now: %s", self._thread.name, error)
+                self._logged = True
+                return False
+            self._started = True
+            return True
+
+    def join(self) -> None:
+        """Wait for its end, if it was started."""
+        if self._started:
+            self._thread.join()

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import psycopg
@@ -14,7 +15,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
 from holdfast.errors import Conflict, StoreBusy
 from holdfast.os_support import identity
-from holdfast.store.postgres.deadlines import LOOK_SECONDS, answering_within
+from holdfast.store.postgres.deadlines import LOOK_SECONDS, Deadlines, answering_within
 from holdfast.store.postgres.listen_connection import ListenConnection
 from holdfast.store.postgres.locks import AdvisoryNodeLocks, key_of
 from holdfast.store.postgres.watch import NotifyChangeWatch
@@ -343,7 +344,37 @@ async def test_what_was_told_while_the_line_was_down_is_looked_for(
     assert await party.watch.changed(since, 30)
 
 
+async def test_the_line_is_up_after_the_system_had_no_thread_to_give(
+    server: PostgresServer, parties: Parties, no_threads: AbstractContextManager[None]
+) -> None:
+    party, node = parties(server.url("postgres", tcp=True)), a_node()
+    with no_threads:
+        assert party.watch.version() == 0
+    async with asyncio.timeout(60):
+        await party.locks.hold(node.id)
+        await listening(party)
+
+
+def test_a_line_that_never_had_a_thread_can_be_closed(
+    server: PostgresServer, parties: Parties, no_threads: AbstractContextManager[None]
+) -> None:
+    with no_threads:
+        parties(server.url("postgres", tcp=True)).line.look_now()
+
+
 # --- deadlines -----------------------------------------------------------------------------------------
+
+
+def test_deadlines_hold_after_the_system_had_no_thread_to_give(
+    server: PostgresServer, no_threads: AbstractContextManager[None]
+) -> None:
+    deadlines = Deadlines()
+    with psycopg.connect(server.url("postgres", tcp=True)) as connection:
+        with no_threads, deadlines.answering_within(connection, 60):
+            connection.execute("SELECT 1")
+        with pytest.raises(psycopg.OperationalError):
+            with deadlines.answering_within(connection, 0.3):
+                connection.execute("SELECT pg_sleep(30)")
 
 
 def test_a_connection_that_does_not_answer_in_time_is_cut(server: PostgresServer) -> None:

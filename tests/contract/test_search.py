@@ -14,7 +14,7 @@ from holdfast.domain.messages import MessageStatus
 from holdfast.domain.new_messages import ROLES
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnFailure, TurnStatus
-from holdfast.errors import BadInput, NotFound, SearchTimeout
+from holdfast.errors import BadInput, NotFound, SearchFailed, SearchTimeout, StoreBusy
 from holdfast.store import search_terms
 from holdfast.store.store import Store
 from holdfast.store.values import SearchFilter
@@ -42,6 +42,32 @@ async def test_what_another_store_object_wrote_is_found_at_once(
         await say(by, who, f"kelp {number}", key="cli:ada")
         assert len(await store.search(OWNER, "kelp")) == number + 1
         assert len(await second_store.search(OWNER, "kelp")) == number + 1
+
+
+async def test_searches_go_on_after_the_system_had_no_thread_to_give(
+    store: Store, node: Node, no_threads: contextlib.AbstractContextManager[None]
+) -> None:
+    """As while a fork bomb runs in the same container. Other work continues."""
+    with no_threads:
+        await say(store, node, "kelp")
+        store.start_indexing()
+        with pytest.raises(SearchFailed, match="no thread can be started"):
+            await store.search(OWNER, "kelp")
+    async with asyncio.timeout(60):
+        assert len(await store.search(OWNER, "kelp")) == 1
+        store.start_indexing()
+        while (await store.figures()).unindexed:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def test_reads_go_on_after_the_system_had_no_thread_to_give(
+    store: Store, node: Node, second_store: Store, no_threads: contextlib.AbstractContextManager[None]
+) -> None:
+    await say(store, node, "kelp")
+    with no_threads, pytest.raises(StoreBusy, match="can't start new thread"):
+        await second_store.conversations(OWNER)
+    async with asyncio.timeout(60):
+        assert len((await second_store.conversations(OWNER)).items) == 1
 
 
 @pytest.mark.parametrize("following", [True, False])

@@ -309,8 +309,9 @@ async def test_a_follower_that_is_told_to_stop_while_it_wakes_up_ends(database: 
 
     index._wake.clear = told_meanwhile  # type: ignore[method-assign]
     index.notice()
-    index._thread.join(10)
-    stopped = not index._thread.is_alive()
+    thread = index._thread._thread
+    thread.join(10)
+    stopped = not thread.is_alive()
     index._wake.set()  # whatever came of it, the thread must not outlive the test
     index.stop()
     assert stopped

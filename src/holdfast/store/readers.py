@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from ..errors import StoreClosed, StoreFailed
+from ..errors import StoreBusy, StoreClosed, StoreError, StoreFailed
 from .transaction import Transaction
 
 P = ParamSpec("P")
@@ -47,7 +47,10 @@ class Readers(ABC, Generic[C]):
         """Run `work` on one of the threads, inside one snapshot."""
         if self._closed:
             raise StoreClosed("the store is closed")
-        return asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work, args, kwargs)
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work, args, kwargs)
+        except RuntimeError as error:
+            raise self._refused(error) from error
 
     def run_blocking(
         self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
@@ -55,7 +58,17 @@ class Readers(ABC, Generic[C]):
         """The same for a thread without an event loop."""
         if self._closed:
             raise StoreClosed("the store is closed")
-        return self._pool.submit(self.run_here, work, args, kwargs).result()
+        try:
+            reading = self._pool.submit(self.run_here, work, args, kwargs)
+        except RuntimeError as error:
+            raise self._refused(error) from error
+        return reading.result()
+
+    def _refused(self, error: RuntimeError) -> StoreError:
+        """The pool has no thread for a read: the system gives none, or the store was closed meanwhile."""
+        if self._closed:
+            return StoreClosed("the store is closed")
+        return StoreBusy(f"cannot read {self._location} now: {error}")
 
     @abstractmethod
     def run_here(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from ..errors import SearchTimeout, StoreClosed
+from ..errors import SearchFailed, SearchTimeout, StoreClosed
+from ..os_support import LazyThread
 from .search_terms import Deadline
 
 T = TypeVar("T")
@@ -36,11 +37,7 @@ class SearchThreads:
     """Started with the first search. Call `run` from any event loop, in any thread."""
 
     def __init__(self, threads: int = THREADS) -> None:
-        self._threads = [
-            threading.Thread(target=self._run, name=f"holdfast-search-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        self._started = False
+        self._threads = [LazyThread(self._run, f"holdfast-search-{number}") for number in range(threads)]
         self._closed = False
         self._change = threading.Condition()
         self._waiting: deque[_QueuedSearch] = deque()
@@ -54,11 +51,10 @@ class SearchThreads:
                 raise StoreClosed("the store is closed")
             if len(self._waiting) >= MOST_WAITING:
                 raise SearchTimeout(search.deadline.seconds, waited=True)
+            started = [thread.start() for thread in self._threads]
+            if not any(started):
+                raise SearchFailed("no thread can be started for a search: the system has too many. Retry")
             self._waiting.append(search)
-            if not self._started:
-                self._started = True
-                for thread in self._threads:
-                    thread.start()
             self._change.notify()
         found: T = await asyncio.wrap_future(search.future)
         return found
@@ -102,6 +98,5 @@ class SearchThreads:
 
     def join(self) -> None:
         """Wait for running searches."""
-        if self._started:
-            for thread in self._threads:
-                thread.join()
+        for thread in self._threads:
+            thread.join()

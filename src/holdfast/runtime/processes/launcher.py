@@ -123,7 +123,7 @@ class Launcher:
         trouble = "its shim did not start"
         try:
             await asyncio.to_thread(run)
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # also: no thread to start it in
             trouble = f"its shim did not start: {error}"
         begun = files.begun()
         if begun is None and await asyncio.to_thread(files.abandon):

@@ -21,6 +21,8 @@ from typing import Any
 
 import psycopg
 
+from ...os_support import LazyThread
+
 LOOK_SECONDS = 0.1
 IDLE_LOOKS = 100
 
@@ -31,7 +33,7 @@ class Deadlines:
         self._numbers = count()
         self._until: dict[int, tuple[float, socket.socket]] = {}
         """Deadline and our own handle of the socket, by wait number."""
-        self._watching = False
+        self._watching: LazyThread | None = None
 
     @contextmanager
     def answering_within(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
@@ -39,9 +41,9 @@ class Deadlines:
         number, handle = next(self._numbers), handle_of(connection)
         with self._guard:
             self._until[number] = (time.monotonic() + seconds, handle)
-            if not self._watching:
-                self._watching = True
-                threading.Thread(target=self._watch, name="holdfast-deadlines", daemon=True).start()
+            if self._watching is None:
+                self._watching = LazyThread(self._watch, "holdfast-deadlines")
+            self._watching.start()  # if it cannot be started, the next wait tries again
         try:
             yield
         finally:
@@ -60,7 +62,7 @@ class Deadlines:
                         cut(handle)
                 idle = 0 if self._until else idle + 1
                 if idle > IDLE_LOOKS:
-                    self._watching = False
+                    self._watching = None
                     return
 
     def forget(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import psycopg
 
 from ...errors import StoreError
+from ...os_support import LazyThread
 from .deadlines import answering_within
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class ListenConnection:
         self._location = location
         self._clients: list[ListenClient] = []
         self._guard = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = LazyThread(self._keep_up, "holdfast-line")
         self._connection: Connection | None = None
         self._pipe: tuple[int, int] | None = None
         """Socket pair: callers of `look_now` write, the thread reads."""
@@ -76,8 +77,7 @@ class ListenConnection:
             if self._pipe is None:
                 self._pipe = os.pipe()
                 os.set_blocking(self._pipe[1], False)
-                self._thread = threading.Thread(target=self._keep_up, name="holdfast-line", daemon=True)
-                self._thread.start()
+            self._thread.start()
             self._ask()
 
     def close(self) -> None:
@@ -85,9 +85,7 @@ class ListenConnection:
         with self._guard:
             self._closed = True
             self._ask()
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        self._thread.join()
         if self._pipe is not None:
             for handle in self._pipe:
                 os.close(handle)

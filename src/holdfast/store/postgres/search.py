@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
+from ...os_support import LazyThread
 from ..messages import snippet
 from ..resolve import conversation_of
 from ..rows import Row, to_message, to_stamp_or_none
@@ -63,25 +64,23 @@ class Indexer:
         self._wire: Pipeline | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._started = False
-        self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
+        self._wanted = False
+        self._thread = LazyThread(self._run, "holdfast-search")
 
     def start(self) -> None:
-        with self._lock:
-            if not self._started:
-                self._started = True
-                self._thread.start()
-        self._wake.set()
+        self._wanted = True
+        self.notice()
 
     def notice(self) -> None:
         """Wake the thread: something was committed."""
+        if self._wanted:
+            self._thread.start()
         self._wake.set()
 
     def stop(self) -> None:
         self._stopping.set()
         self._wake.set()
-        if self._started:
-            self._thread.join()
+        self._thread.join()
         with self._lock:
             if self._wire is not None:
                 self._wire.close()

@@ -34,7 +34,7 @@ from typing import Any
 import apsw
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
-from ...os_support import private_umask
+from ...os_support import LazyThread, private_umask
 from ..messages import snippet
 from ..resolve import conversation_of
 from ..rows import to_message, to_stamp_or_none
@@ -205,13 +205,14 @@ class SearchIndex:
         self._merge_earliest = 0.0
         self._merge_at: float | None = None
         """When to merge next; None: nothing is pending."""
-        self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
+        self._thread = LazyThread(self._run, "holdfast-search")
         self._thread.start()
 
     # --- indexing ----------------------------------------------------------------------------------
 
     def notice(self) -> None:
         """Wake the indexer: something was committed."""
+        self._thread.start()
         self._wake.set()
 
     def stop(self) -> None:
