@@ -31,8 +31,10 @@ _PIECE = 2**20
 # An unterminated string matches as a string: that keeps the search linear, and the parser rejects it.
 _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|[\[{,]', re.DOTALL)
 _QUOTE = b'"'[0]
+# Not possessive as a whole: Python before 3.11.5 ends such a group too early. A bounded number of repetitions
+# keeps what may be backtracked small.
 _WHOLE_PAIRS = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?:d[89ab]..\\ud[c-f]..|(?!d[89a-f])....))*+", re.DOTALL | re.IGNORECASE
+    rb"(?:[^\\]++|\\[^u]|\\u(?:d[89ab]..\\ud[c-f]..|(?!d[89a-f])....)){1,1000}", re.DOTALL | re.IGNORECASE
 )
 _SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}", re.IGNORECASE)
 
@@ -225,8 +227,10 @@ def _fault(body: bytes) -> str | None:
         body.decode()
     except UnicodeDecodeError as error:
         return f"byte {error.start} (0x{body[error.start]:02x}) is not UTF-8"
-    sound = _WHOLE_PAIRS.match(body)
-    alone = _SURROGATE.match(body, sound.end() if sound else 0)
+    end = 0
+    while sound := _WHOLE_PAIRS.match(body, end):
+        end = sound.end()
+    alone = _SURROGATE.match(body, end)
     if alone is None:
         return None
     return (

@@ -108,11 +108,9 @@ class SQLiteStore(Store):
         )
         if left:  # a crashed process may have left text in the log that it had deleted
             self._writer.truncate_soon()
-        self._readers = SQLiteReaders(
-            self._connect_reader, self._begin_read, self.location, self._writer.fail
-        )
+        self._readers = SQLiteReaders(self._connect_reader, self._begin_read, self.location, self._failed)
         self._search_readers = SQLiteReaders(
-            self._connect_reader, self._begin_read, self.location, self._writer.fail
+            self._connect_reader, self._begin_read, self.location, self._failed
         )
         opened(self)
 
