@@ -90,8 +90,8 @@ def break_on_purpose() -> None:
     if mutant() == "synchronous-normal":
         careful = connections.connect
 
-        def careless(database: Path, *, patience: float = 30.0, read_only: bool = False) -> apsw.Connection:
-            connection = careful(database, patience=patience, read_only=read_only)
+        def careless(database: Path, *, patience: float = 30.0, reader: bool = False) -> apsw.Connection:
+            connection = careful(database, patience=patience, reader=reader)
             connection.execute("PRAGMA synchronous = NORMAL")
             return connection
 

@@ -96,8 +96,8 @@ async def erasing(store: SQLiteStore, node: Node, directory: Path, seconds: floa
 async def main(directory: Path, seconds: float) -> list[str]:
     careful = connections.connect
 
-    def limited(database: Path, *, patience: float = 30.0, read_only: bool = False) -> apsw.Connection:
-        connection = careful(database, patience=patience, read_only=read_only)
+    def limited(database: Path, *, patience: float = 30.0, reader: bool = False) -> apsw.Connection:
+        connection = careful(database, patience=patience, reader=reader)
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
         return connection
 

@@ -155,7 +155,7 @@ class Answering:
 class Watcher:
     def __init__(self, world: World, database: Path) -> None:
         self._world = world
-        self._connection = connect(database, read_only=True)
+        self._connection = connect(database, reader=True)
         self._last_event = 0
         self._last_message = 0
         self.commits = 0
