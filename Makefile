@@ -14,6 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3 # of `make test`: a test often waits for a process, so one more than two cores
 TESTS ?= tests # of `make test`: for example TESTS=tests/contract
 AT_RANDOM = tests/contract/test_state_machine.py tests/unit/runtime/test_clients_at_random.py
+# The shell draws the same pages for a third of the CPU time: a window of the whole Chromium costs 0.3 s.
+BROWSER = chromium-headless-shell chromium-headless-shell chromium chromium-browser google-chrome
 QUICK_TESTS = tests/unit tests/contract # tests/integration starts servers: minutes
 
 run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
@@ -21,7 +23,7 @@ run: $(RUN) ## serve the OpenAI API with a small local model: no key of any prov
 
 test: $(DEV) ## every test but the soak versions
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
-	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi # the pages
+	@if [ "$$(uname)" = Linux ]; then scripts/need-tool $(BROWSER); fi # the pages
 	@scripts/agents test # Codex, Claude Code and the SDKs for Node
 	@scripts/synapse # the homeserver of the Matrix connector
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1 -m "not soak" $(TESTS)
@@ -55,7 +57,7 @@ agents: $(DEV) ## Codex, Claude Code, opencode and others against a server; thei
 	$(BIN)/python -m tests.agents.run
 
 screens: $(DEV) ## the picture of the dashboard in docs/images, made by its test
-	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi
+	@if [ "$$(uname)" = Linux ]; then scripts/need-tool $(BROWSER); fi
 	HOLDFAST_TEST_SCREENS=.venv/screens $(PYTEST) -q -n 0 tests/integration/dashboard/test_screens.py
 	mkdir -p docs/images && cp .venv/screens/conversation-1280-light.png docs/images/dashboard.png
 

@@ -22,7 +22,13 @@ from holdfast.models.base import Model
 from tests.integration.api.conftest import Running, running_server
 
 PATIENCE_MS = 60_000
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUMS = (
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 ALLOWED = ("Failed to load resource: the server responded with a status of 4",)
 """What the console may say: that a refusal was one."""
 
@@ -36,7 +42,7 @@ async def browser() -> AsyncIterator[Browser]:
     """One Chromium for all pages of a worker; each test has windows of its own."""
     path = chromium()
     if path is None:
-        pytest.fail("there is no Chromium on this machine (Debian: apt install chromium)")
+        pytest.fail("there is no Chromium on this machine (Debian: apt install chromium-headless-shell)")
     expect.set_options(timeout=PATIENCE_MS)
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
