@@ -250,8 +250,9 @@ class Caller:
         if exchange.response not in ("", response["id"]):
             self._ledger.wrong.append(f"{exchange} is {exchange.response} and {response['id']}")
         exchange.response = response["id"]
-        if event["type"] == "response.created":
-            hearing.start_over()
+        if event["type"] in ("response.created", "response.in_progress"):
+            # A further attempt, perhaps for another connection of this client, begins with the second one.
+            hearing.start_over(text_of(response))
         if event["type"] == "response.completed":
             text = text_of(response)
             if text != hearing.text:

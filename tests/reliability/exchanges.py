@@ -80,8 +80,9 @@ class Hearing:
     """When the text had which length."""
     last_event: int = -1
 
-    def start_over(self) -> None:
-        self.text, self.heard = "", []
+    def start_over(self, kept: str) -> None:
+        """A new attempt has begun. `kept`: the text of the items that stay."""
+        self.text, self.heard = kept, []
 
 
 @dataclass(frozen=True)
