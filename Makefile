@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3 # of `make test`: a test often waits for a process, so one more than two cores
 TESTS ?= tests # of `make test`: for example TESTS=tests/contract
 AT_RANDOM = tests/contract/test_state_machine.py tests/unit/runtime/test_clients_at_random.py
-# The shell draws the same pages for a third of the CPU time: a window of the whole Chromium costs 0.3 s.
+# The shell draws the same pages in half the CPU time of the whole Chromium.
 BROWSER = chromium-headless-shell chromium-headless-shell chromium chromium-browser google-chrome
 QUICK_TESTS = tests/unit tests/contract # tests/integration starts servers: minutes
 
