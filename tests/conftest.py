@@ -3,10 +3,12 @@
 import tests.isolation  # noqa: F401, I001 - first: nothing may have read the user's settings before
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -152,3 +154,19 @@ def _make_store(url: str) -> None:
 
     with ThreadPoolExecutor(1) as elsewhere:  # the test that asks may have an event loop running
         elsewhere.submit(asyncio.run, make()).result()
+
+
+@pytest.fixture
+def no_threads() -> contextlib.AbstractContextManager[None]:
+    """Within it no thread can be started."""
+
+    @contextlib.contextmanager
+    def refusing() -> Iterator[None]:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            yield
+
+    return refusing()

@@ -4,10 +4,8 @@ The tests use nothing but the methods of the store contract. After each test tha
 are checked: whatever a test did, none may be violated.
 """
 
-import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,22 +87,6 @@ async def store(open_another: Opener) -> AsyncIterator[Store]:
     except StoreClosed:
         return
     assert findings == []
-
-
-@pytest.fixture
-def no_threads() -> contextlib.AbstractContextManager[None]:
-    """Within it no thread can be started."""
-
-    @contextlib.contextmanager
-    def refusing() -> Iterator[None]:
-        def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
-            yield
-
-    return refusing()
 
 
 @pytest.fixture

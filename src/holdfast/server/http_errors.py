@@ -116,6 +116,7 @@ _UNCERTAIN = (
 _NO_SEARCH = "the search index is unavailable; the server's log has the reason; everything else works"
 _STATEMENT = "the server's database rejected a statement; its log has the reason; only this request failed"
 _INTERNAL = "internal error; the server's log has the details"
+_NO_THREADS = "the server's system cannot start another thread; retry later"
 _UNAVAILABLE = "the server's store is unavailable; its log has the reason; retry later"
 
 RETRY = {"x-should-retry": "true"}
@@ -190,6 +191,8 @@ def failure_of(error: BaseException) -> ErrorResponse:
             return ErrorResponse(400, "the request is nested too deeply", INVALID, "invalid_value")
         case HoldfastError():
             return ErrorResponse(500, said, SERVER, "internal_error")
+        case RuntimeError() if said == "can't start new thread":  # Python has no class for it
+            return ErrorResponse(503, _NO_THREADS, SERVER, "no_threads", headers=RETRY)
         case _:
             return ErrorResponse(500, _INTERNAL, SERVER, "internal_error")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import openai
@@ -11,6 +12,7 @@ import pytest
 
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.upstream import Upstream
+from holdfast.server.limits import LARGE_BODY
 from tests.integration.api.chatting import (
     PATH,
     ask,
@@ -317,3 +319,16 @@ async def test_what_a_model_says_that_no_database_can_keep_is_replaced(
     (_, kept) = await stored(server, answer["holdfast"]["conversation_id"])
     assert kept.content()["content"] == "nul \ufffd here"
     assert text_of(await ask(server, "more", by_key("k"))) == "Hello Ada"
+
+
+async def test_a_large_body_for_which_the_system_has_no_thread_is_refused_until_it_has(
+    server: Running, upstream: MockUpstream, no_threads: AbstractContextManager[None]
+) -> None:
+    upstream.answers = [says()]
+    large = [user("x" * 2 * LARGE_BODY)]
+    with no_threads:
+        refused = await post(server, large)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_threads")
+    assert refused.headers["x-should-retry"] == "true"
+    assert await conversations(server) == 0
+    await ask(server, large)
