@@ -43,6 +43,7 @@ from .domain.pages import (
     why_gone,
 )
 from .domain.processes import LogPart, Process, is_active, pinned_until
+from .domain.queue import Cancelled
 from .domain.request_keys import RequestKey
 from .domain.rewinds import Rewound
 from .domain.sessions import EndReason, Session, SessionState, continued_by
@@ -360,18 +361,19 @@ class Operations(StoreOperations):
 
         return await self.gate.when_free(end, wait_seconds)
 
-    async def cancel_running(self, owner: str | None, name: str) -> tuple[Turn | None, bool]:
-        """Cancel this turn, or the one that runs in the conversation of this name: the turn (None: none runs)
-        and whether it was still running. Its output so far is kept."""
+    async def cancel_running(self, owner: str | None, name: str) -> Cancelled:
+        """Cancel this turn; or the one that runs in the conversation of this name, and withdraw its queue.
+        Output so far is kept."""
         name = await self.full_id(owner, name)
         found = await self.resolve_name(owner, name)
         turn_id = name if name.startswith("turn_") else found.tip.running_turn
+        withdrawn = 0
         if turn_id != name:
-            await self.store.withdraw_queue(owner, found.conversation.id, CANCELLED)
+            withdrawn = await self.store.withdraw_queue(owner, found.conversation.id, CANCELLED)
         if turn_id is None:
-            return None, False
+            return Cancelled(None, False, withdrawn)
         stopped = await self.stop_turn(owner, turn_id, TurnStatus.CANCELLED, CANCELLED)
-        return await self.store.turn(owner, turn_id), stopped
+        return Cancelled(await self.store.turn(owner, turn_id), stopped, withdrawn)
 
     async def stop_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
         """End a running turn, on any node, and keep its output; its subscribers here are notified. A queued

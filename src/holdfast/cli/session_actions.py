@@ -64,7 +64,7 @@ async def end(
 
 @command(sessions, "cancel")
 async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Cancel the running turn; its partial reply is kept.
+    """Cancel the running turn, and withdraw those queued after it; its partial reply is kept.
 
     \b
     Example:
@@ -72,16 +72,20 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
     """
 
     async with invocation.existing(quiet=as_json) as opened:
-        turn, stopped = await opened.hf.cancel_running(opened.owner, id_or_key)
+        cancelled = await opened.hf.cancel_running(opened.owner, id_or_key)
+        turn = cancelled.turn
         if as_json:
             session = await opened.hf.current_session(opened.owner, id_or_key)
-            print_json(objects.turn(turn) if turn else objects.nothing_cancelled(session))
-        elif turn and stopped:
+            print_json(objects.turn(turn) if turn else objects.nothing_cancelled(session, cancelled))
+            return
+        if turn and cancelled.stopped:
             say(f"{turn.id} was cancelled; its partial reply is kept.")
         elif turn:
             say(f"{turn.id} was no longer running: {turn.status.value}.")
         else:
             say("No turn is running there.")
+        if cancelled.withdrawn:
+            say(f"{cancelled.queue_sentence}.")
 
 
 @command(sessions, "resume")

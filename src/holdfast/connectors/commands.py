@@ -89,8 +89,9 @@ class PlaceCommands:
         tip = await self._tip(batch.place)
         if tip is None:
             return NOTHING_YET
-        _turn, stopped = await self._hf.cancel_running(batch.place.owner, tip.conversation_id)
-        return "Stopped; the partial reply is kept." if stopped else "No reply is being written."
+        cancelled = await self._hf.cancel_running(batch.place.owner, tip.conversation_id)
+        said = "Stopped; the partial reply is kept." if cancelled.stopped else "No reply is being written."
+        return f"{said} {cancelled.queue_sentence}." if cancelled.withdrawn else said
 
     async def _retry(self, batch: Batch, _: str) -> str | RetryWanted:
         tip = await self._tip(batch.place)

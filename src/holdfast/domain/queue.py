@@ -55,6 +55,24 @@ class Steered(Value, frozen=True):
     last_seq: int
 
 
+class Cancelled(Value, frozen=True):
+    """What a cancel ended."""
+
+    turn: Turn | None
+    """The turn that ran, or that was named; None: none ran."""
+    stopped: bool
+    """False: that turn had ended before."""
+    withdrawn: int
+    """How many queued turns were withdrawn with it."""
+
+    @property
+    def queue_sentence(self) -> str:
+        """What became of the queue; empty if nothing was queued."""
+        if not self.withdrawn:
+            return ""
+        return f"{self.withdrawn} queued turn{'s were' if self.withdrawn > 1 else ' was'} withdrawn"
+
+
 def as_joined(turn: Turn, other: Turn) -> Turn:
     """A turn whose messages joined `other`, with that one's state."""
     return replace(

@@ -22,7 +22,7 @@ from ..domain.messages import Message
 from ..domain.notices import Notice, NoticeDelivery
 from ..domain.pages import Found, LineageTree, NodeReport
 from ..domain.processes import LogPart, Process, program_of
-from ..domain.queue import QueuedTurn
+from ..domain.queue import Cancelled, QueuedTurn
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.side_requests import SideRequest
@@ -227,13 +227,15 @@ def usage(value: Mapping[str, Any] | None) -> UsageObject | None:
     )
 
 
-def nothing_cancelled(value: Session) -> NothingCancelledObject:
+def nothing_cancelled(value: Session, cancelled: Cancelled) -> NothingCancelledObject:
+    message, queue = "no turn is running in this session", cancelled.queue_sentence
     return NothingCancelledObject(
         id=value.id,
         object="session.not_cancelled",
         conversation_id=value.conversation_id,
         cancelled=False,
-        message="no turn is running in this session",
+        withdrawn=cancelled.withdrawn,
+        message=f"{message}; {queue}" if queue else message,
     )
 
 

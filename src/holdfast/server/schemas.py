@@ -127,12 +127,13 @@ class DeletedSessionObject(PublicObject, frozen=True, kw_only=True):
 
 
 class NothingCancelledObject(PublicObject, frozen=True, kw_only=True):
-    """The session in which nothing was cancelled, because no turn was running."""
+    """The session in which no turn was running. Queued turns were withdrawn."""
 
     id: Annotated[str, doc("The newest session of the conversation that the request named")]
     object: Literal["session.not_cancelled"]
     conversation_id: Annotated[str, doc("Its conversation")]
     cancelled: Literal[False]
+    withdrawn: Annotated[Count, doc("How many queued turns were withdrawn")]
     message: Annotated[str, doc("Why, as a sentence")]
 
 

@@ -226,7 +226,7 @@ async def test_cancelling_ends_the_running_turn_and_its_listener_is_told(start_s
     assert (said["content"], said["status"]) == ("Once upon", "interrupted")
     nothing = await asked(server, "POST", "/api/sessions/a/cancel")
     assert (nothing["object"], nothing["id"]) == ("session.not_cancelled", turn["session_id"])
-    assert nothing["cancelled"] is False
+    assert (nothing["cancelled"], nothing["withdrawn"]) == (False, 0)
     assert nothing["message"] == "no turn is running in this session"
     assert (await asked(server, "POST", f"/api/sessions/{turn['id']}/cancel"))["status"] == "cancelled"
 

@@ -35,5 +35,5 @@ def test_turns_list_and_why_show_what_is_queued(home: Home) -> None:
     assert first in found["why"]
     assert queued in home.ok("turns")
     assert queued in home.ok("why", "busy")
-    home.ok("sessions", "cancel", "busy")
+    assert "No turn is running there.\n1 queued turn was withdrawn." in home.ok("sessions", "cancel", "busy")
     assert home.json("turns", "list")["data"] == []

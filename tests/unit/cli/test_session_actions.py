@@ -69,7 +69,8 @@ def test_rewind_continues_from_a_message_and_goes_forward_again(spoken: Home) ->
 
 def test_cancel_with_nothing_running_changes_nothing(spoken: Home) -> None:
     assert "No turn is running" in spoken.ok("sessions", "cancel", "k")
-    assert json.loads(spoken.ok("sessions", "cancel", "k", "--json"))["cancelled"] is False
+    nothing = json.loads(spoken.ok("sessions", "cancel", "k", "--json"))
+    assert (nothing["cancelled"], nothing["withdrawn"]) == (False, 0)
     (turn,) = spoken.json("sessions", "turns", "k")["data"]
     assert "was no longer running: completed" in spoken.ok("sessions", "cancel", turn["id"])
 

@@ -58,11 +58,11 @@ async def end(call: RequestContext) -> JsonResponse:
 async def cancel(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await call.decoded(RequestBody)
-    turn, _ = await call.hf.cancel_running(owner, call.path("id"))
-    if turn is None:
+    cancelled = await call.hf.cancel_running(owner, call.path("id"))
+    if cancelled.turn is None:
         session = await call.hf.current_session(owner, call.path("id"))
-        return JsonResponse(objects.nothing_cancelled(session))
-    return JsonResponse(objects.turn(turn))
+        return JsonResponse(objects.nothing_cancelled(session, cancelled))
+    return JsonResponse(objects.turn(cancelled.turn))
 
 
 async def resume(call: RequestContext) -> JsonResponse:
