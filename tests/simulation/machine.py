@@ -33,6 +33,7 @@ from holdfast import os_support
 from holdfast.domain import ids
 from holdfast.domain.nodes import Identity
 from holdfast.os_support import Running
+from holdfast.runtime import shutdown
 from holdfast.runtime.agents import heartbeat
 from holdfast.runtime.processes import launcher
 from holdfast.store.sqlite import engine
@@ -213,6 +214,7 @@ class Machine:
             put(engine, "SQLiteWriter", HereWriter)
             put(engine.SQLiteStore, "start_indexing", lambda store: None)
             put(heartbeat.Heartbeat, "start", _beat_without_thread)
+            put(shutdown.SuspendSignal, "catch", lambda signals: None)  # it would outlive a killed program
             put(
                 launcher,
                 "subprocess",

@@ -253,6 +253,7 @@ class Program:
         self.world.graveyard.append((self.loop, asyncio.all_tasks(self.loop), store))
         self.world.died(self)
         self.loop, self.holdfast, self.services, self._main = None, None, None, None
+        self._leave_now = asyncio.Event()  # the old one knows its loop, and by that every task
         self.state = State.DOWN
         pending, self._pending = self._pending, {}
         for tell in pending.values():
