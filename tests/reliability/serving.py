@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -97,16 +97,18 @@ class Servers:
         checkpoint_seconds: float,
         *,
         cold: bool = False,
+        tracer: Sequence[str] = (),
         more: Mapping[str, str] = MappingProxyType({}),
     ) -> Server:
-        """`more`: what this one alone has in its environment."""
+        """`tracer`: the command that runs it, for a cold start; it must exec the server in its own process.
+        `more`: what this one alone has in its environment."""
         arguments = ["serve", "--port", str(port)]
         own = {**self.environment, "HOLDFAST_SERVER__CHECKPOINT_SECONDS": str(checkpoint_seconds), **more}
         reading, writing = os.pipe()
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             if cold:
-                command = [str(Path(sys.executable).with_name("holdfast")), *arguments]
+                command = [*tracer, str(Path(sys.executable).with_name("holdfast")), *arguments]
                 process = subprocess.Popen(command, env=own, stdout=writing, stderr=log)
                 return Server(process.pid, reading, lambda pid: process.wait())
             program = msgspec.json.encode(Program(arguments, own))

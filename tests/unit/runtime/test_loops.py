@@ -463,7 +463,6 @@ ELSEWHERE = {
     "runtime/contexts/compactor.py": 1,  # one compaction each
     "runtime/turns/gate.py": 2,  # one turn that begins, or was abandoned, each
     "runtime/shutdown.py": 1,  # awaited to its end
-    "runtime/tools/terminal.py": 1,  # ends with its command
     "runtime/turns/runner.py": 1,  # one turn each
     "runtime/agents/queue_runner.py": 1,  # one turn each
     "runtime/agents/flusher.py": 1,  # one flush each

@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,7 @@ async def run_command(
     finally:
         os.close(write_end)
     output = Output(limit)
-    listening = asyncio.create_task(_listen(read_end, output))
+    pipe = _OutputPipe(read_end, output)
     timed_out, surviving = False, 0
     tree = _Tree(process.pid, mark)
     try:
@@ -121,28 +122,52 @@ async def run_command(
         if not timed_out:
             left = await asyncio.to_thread(_Tree(process.pid).signal, signal.SIGKILL)
             detached = len(await asyncio.to_thread(_Tree(process.pid, mark).living))
-        await asyncio.wait({listening}, timeout=LAST_WORDS_SECONDS)
+        await pipe.wait_closed(LAST_WORDS_SECONDS)
     except BaseException:
         tree.signal(signal.SIGKILL)
         raise
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        pipe.close()
     assert process.returncode is not None
     return Finished(output.text(), process.returncode, timed_out, left, detached, surviving)
 
 
-async def _listen(read_end: int, output: Output) -> None:
-    """Collect output until all writers have closed the pipe."""
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
-    )
-    try:
-        while said := await reader.read(65536):
-            output.add(said)
-    finally:
-        transport.close()
+class _OutputPipe:
+    """Reads a command's output until all its writers have closed it.
+
+    Not by `connect_read_pipe`: uvloop closes a pipe's descriptor twice, and the second close may be that of a
+    socket or file which another thread has opened meanwhile.
+    """
+
+    def __init__(self, read_end: int, output: Output) -> None:
+        self._read_end = read_end
+        self._output = output
+        self._closed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(read_end, False)
+        self._loop.add_reader(read_end, self._read)
+
+    def _read(self) -> None:
+        try:
+            said = os.read(self._read_end, 65536)
+        except BlockingIOError:
+            return
+        if said:
+            self._output.add(said)
+        else:
+            self.close()
+
+    async def wait_closed(self, seconds: float) -> None:
+        """Wait until all writers have closed it, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+
+    def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self._loop.remove_reader(self._read_end)
+            os.close(self._read_end)
 
 
 async def _end_all(tree: _Tree) -> None:
