@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "stats": ("sessions", "Count sessions: open, leaked, how they ended."),
         "search": ("sessions", "Search messages that contain all these words."),
         "end": ("session_actions", "End an open session."),
-        "cancel": ("session_actions", "Cancel the running turn; its partial reply is kept."),
+        "cancel": ("session_actions", "Cancel the running turn and withdraw those queued after it."),
         "resume": ("session_actions", "Continue from an older session."),
         "fork": ("session_actions", "Begin a new conversation with a copy of a session's context."),
         "title": ("session_actions", "Name a conversation, or print its name."),

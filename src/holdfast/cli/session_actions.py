@@ -64,7 +64,7 @@ async def end(
 
 @command(sessions, "cancel")
 async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Cancel the running turn, and withdraw those queued after it; its partial reply is kept.
+    """Cancel the running turn and withdraw those queued after it.
 
     \b
     Example:
