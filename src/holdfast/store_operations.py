@@ -147,6 +147,7 @@ class StoreOperations:
     edit_memory = store_method(Store.edit_memory)
     forget_memory = store_method(Store.forget_memory)
     flushes = store_method(Store.flushes)
+    find_flush = store_method(Store.flush, "flush")
     retry_flush = store_method(Store.retry_flush)
 
     process = store_method(Store.process)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.attachments import FileRef
+from holdfast.domain.connectors import AT_ONCE as URGENT
 from holdfast.domain.connectors import (
     CODE_LIVES,
     LATE_EDIT,
@@ -30,7 +31,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.recovery import Cause, Origin, RequestToStore, encoded_request
 from holdfast.domain.turns import NewResponse, TurnBegun, TurnFailure, TurnStatus
-from holdfast.errors import Conflict, ConnectorLost, LeaseLost, NotFound, QuotaExceeded
+from holdfast.errors import BadInput, Conflict, ConnectorLost, LeaseLost, NotFound, QuotaExceeded
 from holdfast.store.store import Store
 from tests.contract.steps import Clock, begin, calling, limit, new_node, reap, request, say, to_message
 
@@ -176,10 +177,38 @@ async def test_a_burst_is_one_turn_once_it_is_over(
     assert [each.kind for each in await store.claim_deliveries(claim)] == [OutgoingKind.REPLY]
 
 
+async def test_what_came_while_the_clock_was_ahead_waits_no_longer_when_it_is_set_back(
+    store: Store, node: Node, claim: ConnectorClaim, clock: Clock
+) -> None:
+    clock.move(hours=5)
+    await received(store, claim, wrote("1"))
+    clock.move(hours=-5)
+    ((_, due_at),) = await store.waiting_places(NAME)
+    assert due_at <= clock()
+    batch = await taken(store, claim, timedelta(seconds=2))
+    assert (await taken(store, claim)).turn_id == batch.turn_id, "also if its turn did not begin"
+    clock.move(hours=5)
+    await answered(store, node, batch)
+    clock.move(hours=-5)
+    send_at = await store.next_delivery(NAME)
+    assert send_at is not None and send_at <= clock()
+    assert [out.text for out in await store.claim_deliveries(claim)] == ["hi"]
+
+
 async def test_a_command_is_never_joined_to_a_burst(store: Store, claim: ConnectorClaim) -> None:
     await received(store, claim, wrote("1", ordinal=1), wrote("2", "/new", ordinal=2))
     batch = await taken(store, claim, timedelta(seconds=2))
     assert ([message.text for message in batch.messages], batch.command) == (["hello"], None)
+
+
+@pytest.mark.parametrize("text", [f"/{name}" for name in sorted(URGENT)] + ["/Stop@bot now"])
+async def test_a_command_that_acts_at_once_is_found_behind_any_number_of_messages_of_another_place(
+    store: Store, claim: ConnectorClaim, text: str
+) -> None:
+    flood = [wrote(f"a{number}", f"/stopping {number}") for number in range(120)]
+    await received(store, claim, *flood, wrote("b", text, "43"), allow=["42", "43"])
+    (found,) = await store.urgent_commands(NAME)
+    assert (found.place.address, found.messages[0].text) == ("dm:43", text)
 
 
 async def test_an_edit_counts_until_a_turn_has_the_message_and_is_recorded_after(
@@ -256,6 +285,50 @@ async def test_a_room_on_the_list_lets_everybody_in_it_write(store: Store, claim
     assert await received(store, claim, wrote("2", person="7"), allow=["-100"]) == 0
 
 
+async def test_a_direct_chat_belongs_to_one_person(store: Store, node: Node, claim: ConnectorClaim) -> None:
+    everyone = ["*"]
+    assert await received(store, claim, wrote("1", address="chat"), allow=everyone) == 1
+    others = (
+        wrote("2", person="43", address="chat"),
+        wrote("3", person="43", room="-100", address="chat"),
+    )
+    for event in others:
+        with pytest.raises(BadInput, match="another person"):
+            await store.receive(NAME, [event], everyone)
+    await received(store, claim, wrote("4", room="-100", address="group"), allow=everyone)
+    with pytest.raises(BadInput, match="another group"):
+        await store.receive(NAME, [wrote("5", room="-200", address="group")], everyone)
+    assert [each.text for each in (await taken(store, claim)).messages] == ["hello"]
+    assert {place.owner for place in await store.places_of(None)} == {ADA, "phone/-100"}
+
+
+async def test_two_people_with_long_ids_are_two_owners(store: Store, claim: ConnectorClaim) -> None:
+    for end in "ab":
+        with pytest.raises(BadInput, match="an owner is"):
+            await store.receive(NAME, [wrote(end, person="x" * 511 + end, address=f"dm:{end}")], ["*"])
+    assert await store.places_of(None) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        wrote("a\x00b"),
+        wrote("a\ud800b", kind=IncomingKind.DELETE),
+        wrote("x" * 600),
+        wrote("1", person="4\x002", address="dm:42"),
+        wrote("1", address="dm:\x00"),
+    ],
+    ids=["id", "deleted", "long", "person", "address"],
+)
+async def test_a_message_that_cannot_be_stored_does_not_block_those_after_it(
+    store: Store, claim: ConnectorClaim, bad: Incoming
+) -> None:
+    found = await store.receive(NAME, [bad, wrote("2")], ["*"], claimed=claim, cursor="7")
+    assert (found.stored, [each for each, _ in found.refused]) == (1, [bad.platform_id])
+    with pytest.raises(BadInput):
+        await store.receive(NAME, [bad], ["*"])
+
+
 async def test_a_message_that_fails_is_tried_again_later_and_then_told(
     store: Store, claim: ConnectorClaim, clock: Clock
 ) -> None:
@@ -309,11 +382,13 @@ async def test_messages_of_a_place_are_sent_in_order_and_others_do_not_wait(
     first, third = await store.claim_deliveries(claim)
     assert (first.text, third.text) == ("reply 1", "reply 3")
     assert await store.claim_deliveries(claim) == []
+    first, third = await store.claim_deliveries(claim, anew=True)
+    assert (first.text, third.text) == ("reply 1", "reply 3")
     assert not await store.delivery_failed(claim, first.id, first.attempts, "503")
     assert await store.claim_deliveries(claim) == []
-    clock.move(seconds=1)
+    clock.move(seconds=2)
     (again,) = await store.claim_deliveries(claim)
-    assert (again.text, again.attempts) == ("reply 1", 2)
+    assert (again.text, again.attempts) == ("reply 1", 3)
     await store.delivery_sent(claim, again.id, [SentPart("a", "")])
     assert [each.text for each in await store.claim_deliveries(claim)] == ["reply 2"]
 
@@ -509,6 +584,57 @@ async def test_a_revoked_person_is_a_stranger_who_gets_no_code(store: Store, cla
         assert (await store.revoke_pairing(pairing.id)).state is PairingState.REVOKED
     assert await received(store, claim, wrote("2", person="43"), allow=[]) == 0
     assert not await store.ask_pairing(NAME, event, "CCCC-DDDD")
+
+
+async def test_a_revoked_person_gets_nothing_more_of_the_conversation(
+    store: Store, node: Node, claim: ConnectorClaim
+) -> None:
+    """Two people are bound to one owner and get every message; then one of them is revoked."""
+    chat = await say(store, node, key="cli:ada", owner="ada")
+    conversation, pairings = chat.session.conversation_id, {}
+    for person in ("42", "43"):
+        await store.ask_pairing(NAME, wrote("0", person=person), f"AAAA-BB{person}")
+        pairings[person] = await store.approve_pairing(f"AAAA-BB{person}", "ada", f"phone:{person}")
+        await received(store, claim, wrote(f"{person}-1", person=person), allow=[])
+        await answered(store, node, await taken(store, claim))
+    for place in await store.places_of("ada"):
+        await store.new_link("ada", conversation, f"CCCC-{place.id}")
+        assert await store.link_place(place.id, f"CCCC-{place.id}", hears_all=True)
+    for out in await store.claim_deliveries(claim):
+        await store.delivery_sent(claim, out.id, [])
+    await say(store, node, "before", "both get it", key="cli:ada", owner="ada")
+    await received(store, claim, wrote("43-2", "secret?", person="43"), allow=[])
+    await store.revoke_pairing(pairings["43"].id)
+    await say(store, node, "after", "one gets it", key="cli:ada", owner="ada")
+    unsent = (await store.deliveries(None, state="pending")).items
+    assert [(each.address, each.text) for each in unsent] == [
+        ("dm:42", "> before\n\nboth get it"),
+        ("dm:42", "> after\n\none gets it"),
+    ]
+    assert await store.waiting_places(NAME) == []
+    places = {place.address: place for place in await store.places_of(None)}
+    assert places["dm:42"].conversation_id == conversation
+    shut = places["dm:43"]
+    assert (shut.owner, shut.key, shut.conversation_id, shut.linked) == (
+        "phone/43",
+        "telegram:dm:43",
+        None,
+        False,
+    )
+    assert await store.check() == []
+
+
+@pytest.mark.parametrize(("allow", "stored"), [(["*"], 0), (["-100"], 0), (["43"], 1)])
+async def test_a_revoked_person_is_let_in_only_by_their_own_id(
+    store: Store, claim: ConnectorClaim, allow: list[str], stored: int
+) -> None:
+    await store.ask_pairing(NAME, wrote("1", person="43"), "AAAA-BBBB")
+    pairing = await store.approve_pairing("AAAA-BBBB", "ada", "cli:ada")
+    await store.revoke_pairing(pairing.id)
+    direct = wrote("2", person="43")
+    group = wrote("3", person="43", room="-100", address="group:-100")
+    assert await received(store, claim, direct, group, allow=allow) == 2 * stored
+    assert {place.owner for place in await store.places_of(None)} <= {"phone/43", "phone/-100"}
 
 
 async def test_a_person_can_be_bound_to_an_existing_conversation(

@@ -29,6 +29,7 @@ from tests.contract.steps import (
     unchanged,
     with_files,
 )
+from tests.contract.test_compaction import compacted, talked
 
 
 async def test_a_fork_begins_with_the_same_context_and_goes_its_own_way(store: Store, node: Node) -> None:
@@ -155,6 +156,15 @@ async def test_a_fork_cannot_stop_where_nothing_was_said(store: Store, node: Nod
     async with unchanged(store):
         with pytest.raises(BadInput):
             await store.fork(OWNER, source.id, node.id, up_to=up_to)
+
+
+async def test_a_fork_of_a_fork_before_its_summary_has_no_summary(store: Store, node: Node) -> None:
+    fork = await store.fork(OWNER, (await compacted(store, node, await talked(store, node))).id, node.id)
+    copied = await context_of(store, fork.id)
+    assert copied[2].endswith("gist")
+    for up_to, expected in ((2, copied[:2]), (3, copied[:4]), (None, copied)):
+        other = await store.fork(OWNER, fork.id, node.id, up_to=up_to)
+        assert await context_of(store, other.id) == expected, up_to
 
 
 async def test_a_fork_of_a_stale_session_copies_what_that_one_saw(store: Store, node: Node) -> None:

@@ -10,7 +10,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.items import Item, PutItem
 from holdfast.domain.nodes import Node
 from holdfast.domain.session_messages import Named
-from holdfast.errors import BadInput, NotFound
+from holdfast.errors import BadInput, Conflict, NotFound
 from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, to_message
 
@@ -78,6 +78,27 @@ async def test_changes_are_made_all_or_none(store: Store) -> None:
     with pytest.raises(BadInput):
         await store.put_items(OWNER, [put("a", "x", "1"), put("a", "", "2")])
     assert await names(store, "a") == []
+
+
+async def test_of_several_that_create_one_item_at_once_one_does(
+    store: Store, second_store: Store, node: Node
+) -> None:
+    session = await store.open_session(OWNER, Address(key="k"), node.id)
+
+    async def create(where: Store, number: int) -> int | None:
+        own = put("a", "x", str(number), conversation_id=session.conversation_id)
+        beside = put("b", str(number), "1")
+        try:
+            await where.put_items(OWNER, [own, beside], absent=(SPACE, "a", "x"))
+        except Conflict:
+            return None
+        return number
+
+    made = await asyncio.gather(*(create(store if n % 2 else second_store, n) for n in range(10)))
+    (number,) = [each for each in made if each is not None]
+    found = await store.item(OWNER, SPACE, "a", "x")
+    assert found is not None and found.decoded() == number
+    assert await names(store, "b") == [("b", str(number))]
 
 
 async def test_items_change_with_the_messages_that_are_new(

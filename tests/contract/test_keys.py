@@ -202,6 +202,29 @@ async def test_a_clock_that_is_behind_opens_no_window_again(store: Store, clock:
     assert reached == LimitReached("requests_per_minute", 1, timedelta(seconds=61))
 
 
+async def test_a_clock_that_was_ahead_for_a_moment_does_not_refuse_a_key_for_as_long(
+    store: Store, clock: Clock
+) -> None:
+    clock.move(seconds=-clock().timestamp() % 86400)
+    key_id, limits = await limited(store, requests_per_minute=2, tokens_per_day=5)
+    clock.move(hours=24 * 365)
+    assert await store.count_request(key_id, limits) is None
+    await store.spend_tokens(key_id, 5)
+    clock.move(hours=-24 * 365)
+    for _ in range(3):
+        for _ in range(2):
+            assert await store.count_request(key_id, limits) is None
+        assert await store.count_request(key_id, limits) == LimitReached(
+            "requests_per_minute", 2, timedelta(minutes=1)
+        )
+        clock.move(seconds=60)
+    clock.move(hours=24 * 365)
+    await store.spend_tokens(key_id, 5)
+    clock.move(hours=-24 * 365)
+    await store.spend_tokens(key_id, 4)
+    assert await store.count_request(key_id, limits) is None
+
+
 async def test_of_many_requests_on_two_nodes_exactly_the_limit_is_let_in(
     store: Store, second_store: Store
 ) -> None:

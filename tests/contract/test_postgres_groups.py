@@ -269,6 +269,28 @@ async def test_a_notice_is_given_to_its_turn_though_the_group_assumed_that_there
     assert (await begin(store, node, "again", key="cli:2")).notices == ()
 
 
+async def test_what_is_stored_already_is_not_refused_because_the_group_assumed_that_it_is_new(
+    store: PostgresStore,
+) -> None:
+    node = await new_node(store)
+    for key in ("a", "b"):
+        await say(store, node, "before", "reply", key=key)
+    conversations = [(await store.resolve(OWNER, Address(key=key))).conversation.id for key in ("a", "b")]
+    known = [Named(to_message("step"), "1")]
+    for each in conversations:
+        assert await store.append_named(OWNER, each, node.id, known) == 1
+    limit(store, Quotas(conversation_bytes=1))
+    async with one_group(store) as start:
+        again = [start(store.append_named(OWNER, each, node.id, known)) for each in conversations]
+    assert [task.result() for task in again] == [0, 0]
+    async with one_group(store) as start:
+        new = [
+            start(store.append_named(OWNER, each, node.id, [Named(known[0].message, "2")]))
+            for each in conversations
+        ]
+    assert [type(task.exception()) for task in new] == [QuotaExceeded, QuotaExceeded]
+
+
 def test_the_form_for_many_of_each_statement_has_an_array_for_each_parameter() -> None:
     package = "holdfast.store.postgres"
     annotated = [name for name in load(package) if statement(name).keys]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from holdfast.domain.connectors import Incoming, Pairing, PairingState
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
@@ -126,6 +127,21 @@ async def test_a_conversation_that_appears_between_the_lock_and_the_read_is_lock
     assert two.gate_a.names.count("lock_by_key") == 2
     place = await two.a.resolve(OWNER, Address(key="cli:new"))
     assert place.conversation.id == begun.session.conversation_id
+
+
+async def test_what_a_person_writes_while_they_are_revoked_is_not_answered(two: Two) -> None:
+    wrote = Incoming("m1", "dm:43", "telegram:dm:43", "43", "let me in")
+    await two.a.ask_pairing("phone", wrote, "AAAA-BBBB")
+    pairing = await two.a.approve_pairing("AAAA-BBBB")
+    _, revoked, _ = await two.interleaving.run(
+        lambda: two.a.receive("phone", [wrote], []),
+        two.gate_a,
+        after("pairing_of_person"),
+        lambda: two.b.revoke_pairing(pairing.id),
+        two.gate_b,
+    )
+    assert isinstance(revoked, Pairing) and revoked.state is PairingState.REVOKED
+    assert await two.a.waiting_places("phone") == []
 
 
 async def test_a_memory_is_forgotten_once(two: Two) -> None:

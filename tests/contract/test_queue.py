@@ -12,6 +12,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.new_messages import tool_result
 from holdfast.domain.nodes import Node
 from holdfast.domain.queue import QueuedTurn
+from holdfast.domain.quotas import Quotas
 from holdfast.domain.recovery import Origin, RequestToStore
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import (
@@ -23,7 +24,7 @@ from holdfast.domain.turns import (
     TurnStatus,
     TurnWaits,
 )
-from holdfast.errors import BadInput, Conflict, LeaseLost, NotFound, QueueFull
+from holdfast.errors import BadInput, Conflict, LeaseLost, NotFound, QueueFull, QuotaExceeded
 from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
@@ -31,6 +32,7 @@ from tests.contract.steps import (
     begin,
     calling,
     context_of,
+    limit,
     new_node,
     reap,
     request,
@@ -93,6 +95,18 @@ async def test_queued_turns_begin_in_order_when_the_conversation_is_free(
     assert isinstance(again, TurnRepeated)
 
 
+async def test_of_queued_turns_that_can_begin_each_owner_s_oldest_comes_first(
+    store: Store, node: Node
+) -> None:
+    waiting = {}
+    for owner, key in ((OWNER, "a"), (OWNER, "b"), (OWNER, "c"), (OTHER, "d")):
+        running = await begin(store, node, "one", key=key, owner=owner)
+        waiting[key] = (await queued(store, node, "two", key=key, owner=owner)).turn.id
+        await answer(store, running)
+    assert [turn.id for turn in await store.queue_heads()] == [waiting[key] for key in "adbc"]
+    assert [turn.id for turn in await store.queue_heads(limit=2)] == [waiting[key] for key in "ad"]
+
+
 async def test_a_newer_request_waits_for_the_queue_and_a_free_conversation_has_none(
     store: Store, node: Node
 ) -> None:
@@ -120,6 +134,30 @@ async def test_a_queue_is_bounded(store: Store, node: Node) -> None:
     with pytest.raises(QueueFull):
         await store.enqueue_turn(wanted(node, "more"), most=0)
     assert await store.count_queued() == 3
+
+
+async def test_what_is_queued_counts_for_the_limits_of_bytes(store: Store, node: Node) -> None:
+    first = await begin(store, node, "one", key="k")
+    await begin(store, node, "one", key="other")
+    (usage,) = await store.usage(OWNER)
+    limit(store, Quotas(conversation_bytes=usage.bytes // 2 + 2000))
+    short = await queued(store, node, "short")
+    await queued(store, node, "x" * 1500)
+    with pytest.raises(QuotaExceeded):
+        await queued(store, node, "y" * 1500)
+    with pytest.raises(QuotaExceeded):
+        await store.edit_queued(OWNER, short.turn.id, [to_message("y" * 1500)])
+    waiting = await store.queue(OWNER, short.turn.conversation_id)
+    assert [len(each.messages[0].body) < 100 for each in waiting] == [True, False]
+    await store.edit_queued(OWNER, short.turn.id, [to_message("y" * 100)])
+    limit(store, Quotas(owner_bytes=usage.bytes + 2000))
+    with pytest.raises(QuotaExceeded):
+        await queued(store, node, "z" * 1500, key="other")
+    assert await store.withdraw_queue(OWNER, first.session.conversation_id, "not now") == 2
+    other = await queued(store, node, "z" * 1500, key="other")
+    with pytest.raises(QuotaExceeded):
+        await store.edit_queued(OWNER, other.turn.id, [to_message("z" * 2500)])
+    await store.edit_queued(OWNER, other.turn.id, [to_message("z" * 1600)])
 
 
 async def test_two_clients_at_once_get_two_places(store: Store, second_store: Store, node: Node) -> None:
@@ -246,6 +284,12 @@ async def test_a_request_key_stands_for_its_queued_turn(store: Store, node: Node
     await answer(store, first)
 
 
+async def test_a_queued_turn_brings_its_alias(store: Store, node: Node) -> None:
+    running = await begin(store, node, key="k")
+    await queued(store, node, "two", alias="harbour")
+    assert (await store.resolve(OWNER, Address(id="harbour"))).tip.id == running.session.id
+
+
 async def test_a_queued_response_is_found_by_its_id(store: Store, node: Node) -> None:
     first = await begin(store, node, "one", key="k")
     response = NewResponse("resp_1", b"{}", None, True)
@@ -271,6 +315,24 @@ async def test_an_interrupted_turn_is_still_the_newest_while_others_are_queued(
     assert again.taken_up
     await answer(store, again)
     await answer(store, await started(store, node, two.turn.id))
+
+
+async def test_a_retry_by_its_clients_count_is_the_turn_that_it_queued(store: Store, node: Node) -> None:
+    """The answer 202 was lost; without a count, the same words are a new message."""
+    body = RequestKey("/v1/chat/completions", "body:two", b"x" * 32, implied=True)
+    first = await begin(store, node, "one", key="k")
+    two = await queued(store, node, "two", request_key=body)
+    await queued(store, node, "three")
+    again = wanted(node, "two", request_key=replace(body, retries=1))
+    repeated = await store.begin_turn(again)
+    assert isinstance(repeated, TurnRepeated) and repeated.turn.id == two.turn.id
+    assert await store.enqueue_turn(again, most=16) is None
+    assert isinstance(await store.begin_turn(wanted(node, "two", request_key=body)), TurnWaits)
+    await answer(store, first)
+    begun = await started(store, node, two.turn.id)
+    repeated = await store.begin_turn(again)
+    assert isinstance(repeated, TurnRepeated) and repeated.turn.id == two.turn.id
+    await answer(store, begun)
 
 
 async def test_a_node_that_dies_leaves_its_queue_to_others(

@@ -249,6 +249,25 @@ async def test_an_alias_of_our_form_or_for_anothers_conversation_is_refused(stor
         await store.resolve(OTHER, Address(id="harbour"))
 
 
+async def test_a_turn_begins_with_its_alias_in_one_transaction(store: Store, node: Node) -> None:
+    """A request that names both a key and a new id; the id must lead there even if the server dies now."""
+    first = await say(store, node, key="cli:ada", alias="harbour")
+    for address in (Address(id="harbour"), Address(key="cli:ada")):
+        assert (await store.resolve(OWNER, address)).tip.id == first.session.id
+    await begin(store, node, key="cli:ada", alias="pier")
+    assert await store.aliases(OWNER, first.session.conversation_id) == ["harbour", "pier"]
+
+
+async def test_a_turn_begins_although_another_conversation_has_taken_its_alias(
+    store: Store, node: Node
+) -> None:
+    """Decided in the transaction: the name was free when the request was read."""
+    first = await begin(store, node, key="cli:ada", alias="harbour")
+    second = await begin(store, node, key="cli:bob", alias="harbour")
+    assert (await store.resolve(OWNER, Address(id="harbour"))).tip.id == first.session.id
+    assert await store.aliases(OWNER, second.session.conversation_id) == []
+
+
 @pytest.mark.parametrize("name", ["' OR 1=1 --", "a;b", "%", "ключ", "\U0001f41a", "x" * 512, "tab\there"])
 async def test_any_text_can_be_a_name(store: Store, node: Node, name: str) -> None:
     await say(store, node)

@@ -161,3 +161,16 @@ async def test_what_still_goes_on_keeps_a_conversation_and_is_counted(
     pruned = await store.prune(AND_CONVERSATIONS)
     assert (pruned.conversations, pruned.spared) == (1, 2)
     assert (await store.prune(AND_CONVERSATIONS)).spared == 2
+
+
+async def test_what_still_goes_on_is_counted_by_the_last_pass_alone(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    """The count reads all old conversations: by each pass it would take as long as all passes together."""
+    await begin(store, node, key="running")
+    for number in range(2):
+        await say(store, node, "hello", key=str(number))
+    clock.move(hours=24 * 61)
+    passes = [await store.prune(AND_CONVERSATIONS, limit=1) for _ in range(3)]
+    assert [(each.conversations, each.spared) for each in passes] == [(1, 0), (1, 0), (0, 1)]
+    assert passes[0].more and passes[1].more

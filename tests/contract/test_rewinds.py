@@ -131,6 +131,19 @@ async def test_rewinding_before_a_compaction_restores_that_context(store: Store,
     assert await context_of(store, forward.session.id) == [*summarised, "11", "12"]
 
 
+async def test_rewinding_a_fork_before_its_summary_leaves_the_summary(store: Store, node: Node) -> None:
+    fork = await store.fork(OWNER, (await compacted(store, node, await talked(store, node))).id, node.id)
+    copied = await context_of(store, fork.id)
+    assert len(copied) == 5 and copied[2].endswith("gist"), "two messages, the summary, two messages"
+    lengths = {0: 0, 1: 1, 2: 2, 3: 4, 4: 5}
+    for to in (2, 3, 1, 4, 0, 4):
+        done = await store.rewind(OWNER, fork.conversation_id, to)
+        assert await context_of(store, done.session.id) == copied[: lengths[to]], to
+    await store.rewind(OWNER, fork.conversation_id, 2)
+    begun = await begin(store, node, "other", id=fork.conversation_id)
+    assert await context_of(store, begun.session.id) == [*copied[:2], "other"]
+
+
 async def test_rewinding_before_a_reset_restores_that_context(store: Store, node: Node) -> None:
     await three_turns(store, node)
     tip = (await store.resolve(OWNER, Address(key="k"))).tip

@@ -16,10 +16,15 @@ import holdfast
 from holdfast.domain.attachments import FileRef
 from holdfast.domain.connectors import Batch, ConnectorClaim, Incoming, IncomingKind
 from holdfast.domain.ids import new_id
+from holdfast.domain.items import PutItem
+from holdfast.domain.processes import ProcessState
+from holdfast.domain.recovery import Origin, RequestToStore
+from holdfast.domain.turns import NewResponse, TurnBegun
 from holdfast.store.sqlite import search, writer
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.values import Retention
-from tests.contract.steps import OWNER, Clock, begin, draft, new_node, say, to_message
+from tests.contract import test_processes as processes
+from tests.contract.steps import OWNER, Clock, begin, draft, new_node, request, say, to_message
 
 CANARY = "heliotropezanzibar"
 SETTINGS = {"memory": {"flush": False}}
@@ -206,6 +211,76 @@ async def test_deleted_messages_and_memories_leave_every_file(store: SQLiteStore
     await store.reduce_message(OWNER, session.conversation_id, 2, rest, [0])
     await store.edit_memory(OWNER, edited.id, "likes tea")
     await store.forget_memory(OWNER, kept.id)
+    assert await gone(home), holding(home)
+
+
+QUEUED = RequestToStore(b'{"surface":"chat","body":{}}', Origin.QUEUED, True)
+
+
+@pytest.mark.parametrize("by", ["withdraw", "withdraw all", "end", "edit"])
+async def test_a_queued_message_that_is_withdrawn_or_edited_leaves_every_file(
+    store: SQLiteStore, home: Path, by: str
+) -> None:
+    node = await new_node(store)
+    begun = await begin(store, node, "hello", key="k")
+    waiting = replace(request(node, f"my {CANARY}", key="k"), stored=QUEUED)
+    queued = await store.enqueue_turn(waiting, most=16)
+    assert queued is not None and holding(home)
+    conversation = begun.session.conversation_id
+    if by == "withdraw":
+        assert await store.withdraw_queued(OWNER, queued.turn.id, "not now")
+    elif by == "withdraw all":
+        assert await store.withdraw_queue(OWNER, conversation, "not now") == 1
+    elif by == "end":
+        await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
+        await store.end_session(OWNER, begun.session.id, "new")
+    else:
+        await store.edit_queued(OWNER, queued.turn.id, [to_message("rather not")])
+    assert await gone(home), holding(home)
+
+
+@pytest.mark.parametrize("kind", [IncomingKind.DELETE, IncomingKind.EDIT])
+async def test_a_message_that_is_withdrawn_or_edited_at_its_platform_leaves_every_file(
+    store: SQLiteStore, home: Path, kind: IncomingKind
+) -> None:
+    wrote = Incoming("1", "dm:42", "telegram:dm:42", "42", f"my {CANARY}", ordinal=1)
+    await store.receive("phone", [wrote], ["*"])
+    assert holding(home)
+    await store.receive("phone", [replace(wrote, kind=kind, text="rather not")], ["*"])
+    assert await gone(home), holding(home)
+
+
+async def test_what_a_framework_deletes_leaves_every_file(store: SQLiteStore, home: Path) -> None:
+    item = PutItem("space", "", "name", f'"{CANARY}"')
+    await store.put_items(OWNER, [item])
+    assert holding(home)
+    await store.put_items(OWNER, [replace(item, value=None)])
+    assert await gone(home), holding(home)
+
+
+async def test_a_deleted_response_leaves_every_file(store: SQLiteStore, home: Path) -> None:
+    node = await new_node(store)
+    response = NewResponse("resp_1", f'{{"instructions": "my {CANARY}"}}'.encode())
+    begun = await store.begin_turn(replace(request(node, "hello"), response=response))
+    assert isinstance(begun, TurnBegun) and holding(home)
+    await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
+    await store.delete_response(OWNER, "resp_1")
+    assert await gone(home), holding(home)
+
+
+@pytest.mark.parametrize("by", ["age", "its conversation"])
+async def test_the_command_of_a_process_leaves_every_file(
+    store: SQLiteStore, home: Path, clock: Clock, by: str
+) -> None:
+    node = await new_node(store)
+    session = (await say(store, node, "hello")).session
+    process = await processes.run(store, node, session.id, command=f"echo {CANARY}")
+    if by == "its conversation":
+        await store.delete_conversation(OWNER, session.conversation_id)
+        assert holding(home), "it still runs"
+    assert await store.end_process(process.id, ProcessState.STOPPED)
+    if by == "age":
+        assert await store.prune_processes(clock.move(hours=1)) == [process.id]
     assert await gone(home), holding(home)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.errors import HoldfastError, StatementFailed, StoreFailed, StoreUnusable
-from holdfast.store.sqlite import connections, files, migrations
+from holdfast.store.sqlite import connections, files, migrations, restore, snapshots
 from holdfast.store.sqlite.connections import APPLICATION_ID, check_library
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.store import Store
@@ -21,6 +21,7 @@ from tests.contract.sqlite_steps import Opening, a_closed_store, answer, script,
 from tests.contract.steps import (
     OWNER,
     Clock,
+    contents,
     everything,
     new_node,
     say,
@@ -111,6 +112,35 @@ async def test_a_log_that_cannot_be_looked_at_is_an_unusable_store(
         with pytest.raises(StoreUnusable, match="Input/output error"):
             await opening(database)
     await opening(database)
+
+
+async def test_a_restore_behind_a_link_replaces_the_file_itself(tmp_path: Path, opening: Opening) -> None:
+    database, link, copy = tmp_path / "disk" / "store.db", tmp_path / "link.db", tmp_path / "copy.db"
+    database.parent.mkdir()
+    link.symlink_to(database)
+    store = await opening(link)
+    await say(store, await new_node(store), "before", key="k")
+    await store.backup(copy)
+    await say(store, await new_node(store), "after", key="k")
+    await store.close()
+    aside = restore.restore(copy, link)
+    assert link.is_symlink() and aside is not None and aside.parent == database.parent
+    for path, expected in (
+        (link, ["before", "hi"]),
+        (aside / database.name, ["before", "hi", "after", "hi"]),
+    ):
+        again = await opening(path)
+        conversation = (await again.resolve(OWNER, Address(key="k"))).conversation.id
+        assert await contents(again, conversation) == expected
+
+
+async def test_the_copy_for_a_migration_is_deleted_whatever_the_name_of_the_store(tmp_path: Path) -> None:
+    database, another = tmp_path / "kelp[1].db", tmp_path / "kelp1.db.moving"
+    await a_closed_store(database)
+    another.touch()
+    with snapshots.snapshot(database, 0) as copied:
+        assert copied.tables()
+    assert sorted(path.name for path in tmp_path.glob("*.moving*")) == [another.name]
 
 
 async def test_an_empty_file_becomes_a_store(tmp_path: Path, opening: Opening) -> None:

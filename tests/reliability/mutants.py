@@ -267,8 +267,8 @@ def usage_is_trusted(put: Callable[[Any, str, Any], None] = setattr) -> None:
     from holdfast.domain import context_size
     from holdfast.models import known_windows as windows
 
-    def suspect(self: windows.Windows, name: str | None, tokens: int) -> bool:
-        self.learn(name, tokens)
+    def suspect(self: windows.Windows, name: str | None, tokens: int, owner: str) -> bool:
+        self.learn(name, tokens, owner)
         return True
 
     put(context_size, "RISES_NEEDED", 0)

@@ -236,6 +236,13 @@ STATES = {
     "pairings": "SELECT person, owner, key, state, code_hash IS NULL FROM pairings",
     "link_codes": "SELECT owner, conversation FROM link_codes",
     "api_keys": "SELECT owner, revoked_at IS NULL, last_used_at FROM api_keys",
+    # An expired item is not found. When it is deleted depends on what is locked.
+    "items": "SELECT name, conversation, value, expires_at FROM items WHERE value <> 'expired'",
+    "checkpoints": "SELECT conversation, id, convert_from(body, 'UTF8') FROM checkpoints",
+    "checkpoint_writes": "SELECT conversation, checkpoint, convert_from(body, 'UTF8') FROM checkpoint_writes",
+    "message_names": "SELECT conversation, name, seq FROM message_names",
+    "rewinds": "SELECT at_seq, to_seq FROM rewinds",
+    "side_requests": "SELECT name, conversation, reply FROM side_requests",
     "key_usage": "SELECT minute_requests, day_requests, minute_tokens, day_tokens FROM key_usage",
     "logins": "SELECT token_hash FROM logins",
 }

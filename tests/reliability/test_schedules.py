@@ -53,6 +53,13 @@ CERTAIN = (
     ("connected", "approve pairing", "revoke pairing"),
     ("connected", "claim deliveries", "delete"),
     ("connected", "deliver reply", "delete"),
+    ("connected", "link another place", "unlink another place"),
+    ("connected", "unlink another place", "unlink another place"),
+    ("framework", "drop expired items", "renew item"),
+    ("framework", "drop expired items", "drop expired items"),
+    ("framework", "append with items", "delete item"),
+    ("framework", "copy checkpoints", "delete runs"),
+    ("framework", "delete", "delete runs"),
 )
 """Run first, however short it is: these went wrong once."""
 

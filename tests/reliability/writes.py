@@ -8,25 +8,29 @@ share rows with them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.domain.api_keys import ApiKey, RateLimits, Scope, new_key
 from holdfast.domain.attachments import FileRef
-from holdfast.domain.compaction import Claim, CompactionStats, Trigger
+from holdfast.domain.checkpoints import CheckpointWrite, NewCheckpoint
+from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
 from holdfast.domain.connectors import Batch, ConnectorClaim, ConnectorHealth, Incoming, SentPart
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush
 from holdfast.domain.ids import new_id
+from holdfast.domain.items import Item, PutItem
 from holdfast.domain.memories import MemoryOrigin
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.queue import QueuedTurn
 from holdfast.domain.recovery import Cause, Origin, RequestToStore
 from holdfast.domain.request_keys import RequestKey
-from holdfast.domain.turns import TurnBegun, TurnFailure, TurnRequest, TurnStatus
+from holdfast.domain.session_messages import Named
+from holdfast.domain.side_requests import SideText
+from holdfast.domain.turns import Delivery, TurnBegun, TurnFailure, TurnRequest, TurnStatus
 from holdfast.os_support import identity
 from holdfast.store import nodes as node_writes
 from holdfast.store.postgres.engine import PostgresStore
@@ -37,7 +41,7 @@ from tests.contract.steps import Clock, begin, draft, request, say, to_message
 OWNER = "ada"
 CONNECTOR = "phone"
 PLAIN = ("resting", "running", "interrupted", "ended", "due")
-SCENES = (*PLAIN, "queued", "waiting", "connected", "keyed")
+SCENES = (*PLAIN, "queued", "waiting", "connected", "keyed", "framework")
 
 
 @dataclass
@@ -60,6 +64,8 @@ class Scene:
     batch: Batch | None = None
     delivery: str = ""
     pairing: str = ""
+    linked: str = ""
+    unlinked: str = ""
     key: ApiKey | None = None
 
     @property
@@ -268,6 +274,8 @@ CONNECTORS: dict[str, Act] = {
     "new link": lambda c, s, n: s.new_link(OWNER, c.conversation, "AAAA-BBBB"),
     "link place": lambda c, s, n: s.link_place(_batch(c).place.id, "LINK-CODE", hears_all=True),
     "unlink place": lambda c, s, n: s.unlink_place(_batch(c).place.id),
+    "link another place": lambda c, s, n: s.link_place(c.unlinked, "LINK-46", hears_all=True),
+    "unlink another place": lambda c, s, n: s.unlink_place(c.linked),
     "ask pairing": lambda c, s, n: s.ask_pairing(CONNECTOR, wrote("9", "43"), "CCCC-DDDD"),
     "approve pairing": lambda c, s, n: s.approve_pairing("PAIR-CODE", OWNER, greeting="Welcome."),
     "revoke pairing": lambda c, s, n: s.revoke_pairing(c.pairing),
@@ -304,18 +312,117 @@ KEYS: dict[str, Act] = {
     "end login": lambda c, s, n: s.end_login(LOGIN),
 }
 
+# --- what frameworks store, and what else people do to a conversation --------------------------------------
+
+GRAPH = "cli:1"
+STEP = NewCheckpoint("", "1", None, "run", "msgpack", "{}", b"state")
+
+
+def _item(name: str, value: str | None, conversation_id: str | None = None) -> PutItem:
+    return PutItem("space", "", name, value, conversation_id=conversation_id)
+
+
+def _parts(*texts: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text} for text in texts]}
+
+
+def _written(text: bytes) -> list[CheckpointWrite]:
+    return [CheckpointWrite("task", 0, "channel", "", "msgpack", text, replaces=True)]
+
+
+async def _appended(scene: Scene, store: PostgresStore, node: Node) -> Any:
+    def counted(found: Sequence[Item | None]) -> list[PutItem]:
+        (before,) = found
+        number = len(before.value) if before else 0
+        return [_item("kept", "1" * (number + 1), scene.conversation)]
+
+    named = [Named(to_message("named"), "name")]
+    return await store.append_with_items(
+        OWNER, scene.conversation, node.id, named, [("space", "", "kept")], counted
+    )
+
+
+FRAMEWORK: dict[str, Act] = {
+    "append named": lambda c, s, n: s.append_named(
+        OWNER, c.conversation, n.id, [Named(to_message("named"), "name")]
+    ),
+    "append with items": _appended,
+    "remove last": lambda c, s, n: s.remove_last(OWNER, c.conversation, 1),
+    "replace messages": lambda c, s, n: s.replace_messages(
+        OWNER, c.conversation, n.id, since=2, messages=[to_message("instead")]
+    ),
+    "replace all messages": lambda c, s, n: s.replace_messages(
+        OWNER, c.conversation, n.id, since=1, messages=[]
+    ),
+    "update state": lambda c, s, n: s.update_state(OWNER, c.conversation, {n.kind.value: 1}),
+    "put item": lambda c, s, n: s.put_items(OWNER, [_item("kept", n.kind.value * 3, c.conversation)]),
+    "move item": lambda c, s, n: s.put_items(OWNER, [_item("kept", "moved")]),
+    "delete item": lambda c, s, n: s.put_items(OWNER, [_item("kept", None)]),
+    "renew item": lambda c, s, n: s.put_items(OWNER, [_item("expired", "renewed", c.conversation)]),
+    "refresh items": lambda c, s, n: s.refresh_items(OWNER, "space", [("", "expired"), ("", "kept")]),
+    "drop expired items": lambda c, s, n: s.drop_expired_items(10),
+    "put checkpoint": lambda c, s, n: s.put_checkpoint(
+        OWNER,
+        GRAPH,
+        "graph",
+        n.id,
+        replace(STEP, id="2", body=b"more state"),
+        [Named(to_message("two"), "two")],
+    ),
+    "replace checkpoint": lambda c, s, n: s.put_checkpoint(
+        OWNER, GRAPH, "graph", n.id, replace(STEP, body=n.kind.value.encode())
+    ),
+    "put writes": lambda c, s, n: s.put_checkpoint_writes(
+        OWNER, GRAPH, "graph", "", "1", _written(n.kind.value.encode())
+    ),
+    "copy checkpoints": lambda c, s, n: s.copy_checkpoints(OWNER, GRAPH, "cli:copy", n.id),
+    "delete checkpoints": lambda c, s, n: s.delete_checkpoints(OWNER, GRAPH, [("", "1")]),
+    "delete runs": lambda c, s, n: s.delete_checkpoints_of_runs(OWNER, ["run"]),
+    "rewind": lambda c, s, n: s.rewind(OWNER, c.conversation, 2),
+    "rewind to the end": lambda c, s, n: s.rewind(OWNER, c.conversation, 5),
+    "reduce": lambda c, s, n: s.reduce_message(OWNER, c.conversation, 5, to_message(_parts("high"))),
+    "suggest title": lambda c, s, n: s.suggest_title(OWNER, c.conversation, n.kind.value),
+    "note side request": lambda c, s, n: s.note_side_request(
+        OWNER, c.conversation, "title", {}, SideText([{"role": "user", "content": "a title"}], "Tides", False)
+    ),
+    "note deliveries": lambda c, s, n: s.note_deliveries({c.turn.turn.id: Delivery.WHOLE}),
+    "request stops": lambda c, s, n: s.request_stops(OWNER, c.conversation, "enough"),
+    "pin process": lambda c, s, n: s.pin_process(OWNER, c.process, s.now() + DAY),
+    "deliver notices": lambda c, s, n: s.deliver_notices(OWNER),
+    "give up compaction": lambda c, s, n: _give_up(c, s),
+}
+
+
+async def _give_up(scene: Scene, store: PostgresStore) -> Any:
+    assert scene.claim is not None
+    return await store.give_up_compaction(scene.claim, CompactionFailure.SUMMARY_FAILED, Trigger.BY_HAND)
+
+
+async def _frame(scene: Scene, store: PostgresStore, node: Node, clock: Clock) -> None:
+    """A thread with a checkpoint, what a task wrote after it, and items, one of which has expired."""
+    await store.add_messages(OWNER, scene.conversation, node.id, [to_message(_parts("high", "low"))])
+    await store.put_checkpoint(OWNER, GRAPH, "graph", node.id, STEP)
+    await store.put_checkpoint_writes(OWNER, GRAPH, "graph", "", "1", _written(b"written"))
+    expiring = PutItem(
+        "space", "", "expired", "expired", ttl=timedelta(minutes=1), conversation_id=scene.conversation
+    )
+    await store.put_items(OWNER, [_item("kept", "kept", scene.conversation), expiring, _item("free", "free")])
+    clock.move(seconds=120)
+
+
 MORE: dict[str, tuple[dict[str, Act], tuple[str, ...]]] = {
+    "framework": (FRAMEWORK, tuple(ACTS)),
     "queued": (QUEUE, tuple(ACTS)),
     "waiting": (RECOVERY, tuple(ACTS)),
     "connected": (CONNECTORS, MET_BY_CONNECTORS),
     "keyed": (KEYS, ("prune",)),
 }
 """By scene: the calls that it is for, and those of ACTS that share rows with them."""
-ALL_ACTS: dict[str, Act] = {**ACTS, **QUEUE, **RECOVERY, **CONNECTORS, **KEYS}
+ALL_ACTS: dict[str, Act] = {**ACTS, **QUEUE, **RECOVERY, **CONNECTORS, **KEYS, **FRAMEWORK}
 MAY_SKIP = frozenset(
     {
         *("claim flushes", "retry flushes", "skip flushes", "prune", "date", "claim notices"),
-        *("claim deliveries", "grow delivery"),
+        *("claim deliveries", "grow delivery", "drop expired items"),
     }
 )
 """What another node is at right now is left to it: their next pass finds it. `grow delivery` may report a
@@ -339,7 +446,7 @@ def count_pairs() -> int:
 
 
 def possible(kind: str, *acts: str) -> bool:
-    return kind == "resting" or "compact" not in acts
+    return kind in ("resting", "framework") or "compact" not in acts
 
 
 # --- making scenes -----------------------------------------------------------------------------------------
@@ -396,7 +503,9 @@ async def make_scene(kind: str, store: PostgresStore, clock: Clock) -> Scene:
         await store.count_request(scene.key.id, LIMITS)
         await store.add_login(LOGIN, scene.key.id, DAY, 1)
     scene.notice = (await store.add_notice(OWNER, scene.conversation, "reset", "told")).id
-    if kind == "resting":
+    if kind == "framework":
+        await _frame(scene, store, node, clock)
+    if kind in ("resting", "framework"):
         claimed = await store.claim_compaction(
             scene.session, node.id, timedelta(minutes=1), why=Trigger.BY_HAND, tokens=9, window=5
         )
@@ -427,4 +536,11 @@ async def _connect(scene: Scene, store: PostgresStore, node: Node) -> None:
     assert grown is not None
     scene.delivery = grown.id
     await store.ask_pairing(CONNECTOR, wrote("8", "44"), "PAIR-CODE")
+    for person in ("45", "46"):
+        await store.ask_pairing(CONNECTOR, wrote("0", person), f"LET-IN-{person}")
+        await store.approve_pairing(f"LET-IN-{person}", OWNER, f"telegram:dm:{person}")
+        await store.new_link(OWNER, scene.conversation, f"LINK-{person}")
+    others = {each.address: each.id for each in await store.places_of(OWNER)}
+    scene.linked, scene.unlinked = others["dm:45"], others["dm:46"]
+    await store.link_place(scene.linked, "LINK-45", hears_all=True)
     scene.pairing = next(each.id for each in await store.pairings() if each.person == "44")

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from .attachments import FileRef
-from .ids import cut_name, new_code, storable
+from .ids import check_name, new_code, storable
 from .value import Value
 
 LONGEST_TEXT = 100_000
@@ -140,6 +140,8 @@ class Received(Value, frozen=True):
     """Messages that were new."""
     strangers: tuple[Incoming, ...] = ()
     """Messages of unknown people; nothing of them is stored."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Messages that cannot be stored, by their id, each with the reason."""
 
 
 class ConnectorClaim(Value, frozen=True):
@@ -258,14 +260,20 @@ class LinkCode(Value, frozen=True):
 EVERYONE = "*"
 
 
-def is_allowed(incoming: Incoming, allow: Collection[str]) -> bool:
-    """True: the allow-list has the sender, or the room it writes in, by its id on the platform; or `*`."""
-    return EVERYONE in allow or incoming.person in allow or (incoming.room != "" and incoming.room in allow)
+def is_allowed(incoming: Incoming, allow: Collection[str], pairing: PairingState | None = None) -> bool:
+    """True: the sender is paired, or the allow-list has the sender, or the room it writes in, by its id on
+    the platform; or `*`. If the pairing was revoked, only the sender's own id on the list counts."""
+    if pairing is PairingState.APPROVED or incoming.person in allow:
+        return True
+    if pairing is PairingState.REVOKED:
+        return False
+    return EVERYONE in allow or (incoming.room != "" and incoming.room in allow)
 
 
 def owner_of(connector: str, incoming: Incoming) -> str:
-    """The owner of a place that no pairing has bound: the person, or the room, under the connector's name."""
-    return cut_name(f"{connector}/{incoming.room or incoming.person}")
+    """The owner of a place that no pairing has bound: the person, or the room, under the connector's name.
+    Raises BadInput if that is too long: cut, it could be another's."""
+    return check_name("an owner", f"{connector}/{incoming.room or incoming.person}")
 
 
 def new_pairing_code() -> str:
@@ -313,7 +321,8 @@ def command_in(text: str) -> PlaceCommand | None:
 def gathered(messages: Sequence[InboxMessage], gather: timedelta, now: datetime) -> int | datetime:
     """How many of a place's new messages are answered together now, or until when to wait for more.
 
-    A command is always alone. Without `gather`, so is every message.
+    A command is always alone. Without `gather`, so is every message. If one was received after now, the clock
+    was set back: more are not waited for.
     """
     if command_in(messages[0].text) or not gather:
         return 1
@@ -322,7 +331,7 @@ def gathered(messages: Sequence[InboxMessage], gather: timedelta, now: datetime)
         return count
     first, last = messages[0].received_at, messages[count - 1].received_at
     until = min(last + gather, first + GATHERS_AT_MOST * gather)
-    return count if now >= until else until
+    return count if now >= until or max(first, last) > now else until
 
 
 # --- sending ------------------------------------------------------------------------------------------------

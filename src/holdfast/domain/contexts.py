@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -69,20 +70,25 @@ def render(
 ) -> Rendering:
     """Decide how the marked messages of a context (in order) are rendered.
 
-    `shown` are the ranges of seqs in the context, `hidden` the seqs in them that are left out. The results of
-    a message's calls come right after it; any other message closes the calls that are still open.
+    `shown` are the ranges of seqs in the context, upwards, `hidden` the seqs in them that are left out. The
+    results of a message's calls come right after it; any other message closes the calls that are still open.
     """
     left_out: set[int] = set()
     inserted: dict[int, tuple[bytes, ...]] = {}
-    caller, open_calls, expected = 0, list[str](), 0
+    caller, open_calls, expected = 0, dict[str, None](), 0
+    newest = shown[-1][1] if shown else 0
+
+    @cache  # many results may be checked against the same place, after many hidden messages
+    def next_visible(start: int) -> int:
+        for first, last in shown:
+            for seq in range(max(first, start), last + 1):
+                if seq not in hidden:
+                    return seq
+        return newest + 1
 
     def follows(seq: int) -> bool:
         """True: no visible message is between the calls, with their results so far, and `seq`."""
-        return not any(
-            between not in hidden
-            for first, last in shown
-            for between in range(max(first, expected), min(last + 1, seq))
-        )
+        return next_visible(expected) >= seq
 
     def close() -> None:
         if open_calls:
@@ -92,15 +98,14 @@ def render(
         if mark.answers is not None:
             in_place = follows(mark.seq)
             if in_place and mark.answers in open_calls:
-                open_calls.remove(mark.answers)
+                del open_calls[mark.answers]
             else:
                 left_out.add(mark.seq)
             if in_place:
                 expected = mark.seq + 1
         if mark.calls:
             close()
-            caller, open_calls, expected = mark.seq, list(mark.calls), mark.seq + 1
-    newest = shown[-1][1] if shown else 0
+            caller, open_calls, expected = mark.seq, dict.fromkeys(mark.calls), mark.seq + 1
     awaited = tuple(open_calls) if follows(newest + 1) else ()
     if not awaited:
         close()

@@ -81,6 +81,23 @@ def extended(chain: bytes, fingerprints: Iterable[bytes]) -> bytes:
     return chain
 
 
+def overlap(beginning: Sequence[bytes], stored: Sequence[bytes]) -> int:
+    """How many of the first of `beginning` are the last of `stored`, at most. In linear time (Knuth, Morris,
+    Pratt): a client may send thousands of equal messages."""
+    borders, count = [0] * len(beginning), 0
+    for at in range(1, len(beginning)):
+        while count and beginning[at] != beginning[count]:
+            count = borders[count - 1]
+        count += beginning[at] == beginning[count]
+        borders[at] = count
+    count = 0
+    for each in stored if beginning else ():
+        while count and (count == len(beginning) or each != beginning[count]):
+            count = borders[count - 1]
+        count += each == beginning[count]
+    return count
+
+
 def is_current(chain: bytes) -> bool:
     """True: computed by the current version of the comparison, so it can be extended."""
     return len(chain) == len(EMPTY)

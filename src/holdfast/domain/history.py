@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import BadMessage, ToolCallClosed
-from .fingerprints import chain_before, fingerprint_of
+from .fingerprints import chain_before, fingerprint_of, overlap
 from .messages import NewMessage
 from .new_messages import new_message
 from .value import Value
@@ -206,9 +206,8 @@ def _repeated(history: History, unanswered: Sequence[VisibleMessage]) -> int:
     """How many of the new messages are already stored, unanswered. All may be, if the conversation ends with
     them; if other messages follow, at least one must be new."""
     new = len(history.messages) - history.answered
-    for count in range(min(new, len(unanswered)), 0, -1):
-        if _equal(history, history.answered, unanswered[-count:]):
-            return count
+    if count := overlap(history.fingerprints[history.answered :], [each.print for each in unanswered]):
+        return count
     count = 0
     for each in unanswered:
         if count + 1 < new and _same(history, history.answered + count, each):
@@ -246,11 +245,11 @@ def _same(history: History, at: int, shown: VisibleMessage) -> bool:
 
 def check_results(new: Sequence[NewMessage], shown: Sequence[VisibleMessage], awaited: Sequence[str]) -> None:
     """Raise unless each result is for an awaited call or is part of the request's own history."""
-    brought = {call for message in new for call in message.calls}
+    open_calls = {call for message in new for call in message.calls}.union(awaited)
     called = {call for each in shown for call in each.calls}
     for message in new:
         call = message.answers
-        if call is None or call in brought or call in awaited:
+        if call is None or call in open_calls:
             continue
         if call in called:
             raise ToolCallClosed(call)

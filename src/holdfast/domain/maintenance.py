@@ -57,7 +57,7 @@ class Pruned(Value, frozen=True):
     """Of turns that failed or were interrupted."""
     conversations: int = 0
     spared: int = 0
-    """Conversations past their retention, kept because they are still in use."""
+    """Conversations past their retention, kept because they are still in use; 0 if there is `more`."""
     more: bool = False
     """True: the limit was reached for at least one kind, so there may be more to delete."""
 

@@ -67,11 +67,11 @@ def new_message(value: Mapping[str, Any] | SdkObject | bytes) -> NewMessage:
         raise BadMessage(f"a message's content must be text or a list of parts, not {type(content).__name__}")
     if isinstance(content, list) and not all(isinstance(part, Mapping | str) for part in content):
         raise BadMessage("every part of a message's content must be an object")
-    calls = _call_ids(value.get("tool_calls")) if role == "assistant" else ()
+    calls = _call_ids(value.get("tool_calls"))  # of any role: readers do not ask for it
     answers = value.get("tool_call_id") if role == "tool" else None
     if role == "tool" and not (isinstance(answers, str) and answers):
         raise BadMessage("a tool message must name the call it answers in tool_call_id")
-    return NewMessage(role, _encode(value), calls, answers)
+    return NewMessage(role, _encode(value), calls if role == "assistant" else (), answers)
 
 
 def said_by_model(value: Mapping[str, Any]) -> NewMessage:
@@ -167,6 +167,9 @@ def _call_ids(calls: object) -> tuple[str, ...]:
         call_id = call.get("id") if isinstance(call, Mapping) else None
         if not isinstance(call_id, str) or not call_id:
             raise BadMessage(f"tool_calls[{number}] must be an object with an id")
+        for name in ("function", "custom"):
+            if not isinstance(call.get(name), Mapping | None):
+                raise BadMessage(f"tool_calls[{number}].{name} must be an object")
         ids.append(call_id)
     if len(set(ids)) != len(ids):
         raise BadMessage("two tool calls of one message share an id")

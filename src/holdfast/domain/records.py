@@ -9,7 +9,7 @@ notices, background processes, pending flushes) is not exported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Raw, Struct
@@ -173,7 +173,38 @@ Record = ConversationRecord | Hanging
 Line = RecordsBegin | Record | RecordsEnd
 
 encode_line = msgspec.json.Encoder().encode
-decode_line = msgspec.json.Decoder(Line).decode
+_decode_line = msgspec.json.Decoder(Line).decode
+
+
+def decode_line(data: bytes) -> Line:
+    """A line of an export. Raises msgspec.MsgspecError if it is not valid, or has a time that no reader could
+    read back."""
+    line: Line = _decode_line(data)
+    _check_times(line)
+    return line
+
+
+def _check_times(record: Struct) -> None:
+    for value in msgspec.structs.astuple(record):
+        if isinstance(value, datetime):
+            if not is_time(value):
+                raise msgspec.ValidationError(
+                    f"{value} is not a time with a zone in the years 1 to 9999 of UTC"
+                )
+        elif isinstance(value, Struct):
+            _check_times(value)
+        elif isinstance(value, tuple):
+            for each in value:
+                if isinstance(each, Struct):
+                    _check_times(each)
+
+
+def is_time(value: datetime) -> bool:
+    """True: it has a zone, and is a time in UTC too: a store keeps it in UTC."""
+    try:
+        return value.astimezone(UTC) is not None and value.tzinfo is not None
+    except (OverflowError, ValueError):
+        return False
 
 
 class ImportMark(Value, frozen=True):

@@ -57,6 +57,11 @@ class RequestKey(Value, frozen=True):
         """The same request, marked as a retry of none."""
         return replace(self, opener=True, retries=0)
 
+    def as_queued(self) -> RequestKey:
+        """The same request, queued after a turn that a client waits for. It does not repeat that turn,
+        whatever its body, unless it has a key or is a retry by its client's own count."""
+        return self.as_new() if self.implied and not self.retries else self
+
     def is_same_body(self, fingerprint: bytes) -> bool:
         return fingerprint[: len(self.body_hash)] == self.body_hash
 

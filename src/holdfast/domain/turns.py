@@ -179,6 +179,8 @@ class TurnRequest(Value, frozen=True):
     messages: tuple[NewMessage, ...]
     source: str = ""
     """Empty: derived from the session key."""
+    alias: str | None = None
+    """A further name for its conversation, unless another one of this owner has it."""
     attached: bool = False
     """True: a session that this turn opens ends with the node."""
     request_key: RequestKey | None = None

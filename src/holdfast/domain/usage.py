@@ -44,6 +44,17 @@ def added_usage(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str,
     return total
 
 
+def tokens(usage: Any) -> dict[str, int]:
+    """The model's reported usage under the names we store; empty if its format is unknown."""
+    if not isinstance(usage, Mapping):
+        return {}
+    return {
+        ours: int(usage[theirs])
+        for ours, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+        if isinstance(usage.get(theirs), int)
+    }
+
+
 def input_tokens(usage: Mapping[str, int]) -> int:
     """Tokens that the model read, whichever API named them."""
     return usage.get("input_tokens", usage.get("prompt_tokens", 0))

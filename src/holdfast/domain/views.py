@@ -68,16 +68,19 @@ class View(Value, frozen=True):
 
     def closed_at(self, last_seq: int) -> View:
         """The same view without anything after `last_seq`. A summary that reaches further is replaced by the
-        messages it covers, because it would include later messages."""
-        return View(
-            tuple(
-                part
-                if isinstance(part, Summary) and part.last <= last_seq
-                else Range(part.first, last_seq if part.last is None else min(part.last, last_seq))
-                for part in self.parts
-                if part.first <= last_seq
-            )
-        )
+        messages it covers, because it would include later messages. One of another conversation, which has no
+        numbers here, goes with the messages that follow it; it stays if only new messages do."""
+        parts: list[Part] = []
+        for part in self.parts:
+            is_whole = part.last is not None and part.last <= last_seq
+            if part.first <= last_seq:
+                parts.append(part if is_whole else Range(part.first, last_seq))
+            elif part.last is not None:
+                while parts and isinstance(parts[-1], Summary) and parts[-1].last == 0:
+                    parts.pop()
+            if not is_whole:
+                break
+        return View(tuple(parts))
 
     def tells_of(self, seq: int, last_seq: int) -> bool:
         """True: this message is in the context, itself or by a summary, given the newest number."""
@@ -88,8 +91,11 @@ class View(Value, frozen=True):
         return View((*self.parts[:-1], Range(seq)))
 
     def tells_beyond(self, last_seq: int) -> bool:
-        """True: a summary covers messages after this one."""
-        return any(isinstance(part, Summary) and part.last > last_seq for part in self.parts)
+        """True: a summary tells of something after this message."""
+        return self._summaries() != self.closed_at(last_seq)._summaries()
+
+    def _summaries(self) -> list[Part]:
+        return [part for part in self.parts if isinstance(part, Summary)]
 
     def continued_at(self, last_seq: int) -> View:
         """A closed view reopened for a session whose first message is `last_seq + 1`."""

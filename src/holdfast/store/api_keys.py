@@ -94,7 +94,8 @@ def count_request(tx: Transaction, key_id: str, limits: RateLimits) -> LimitReac
     assert row is not None
     (in_minute, in_day, *used) = row
     minute_requests, day_requests, minute_tokens, day_tokens = used
-    is_minute, is_day = in_minute >= minute, in_day >= day  # later: by the clock of a node that is ahead
+    # Later by one: by the clock of a node that is ahead.
+    is_minute, is_day = 0 <= in_minute - minute <= 1, 0 <= in_day - day <= 1
     reached = limit_reached(
         limits,
         KeyUse(
@@ -102,8 +103,8 @@ def count_request(tx: Transaction, key_id: str, limits: RateLimits) -> LimitReac
             day_requests if is_day else 0,
             minute_tokens if is_minute else 0,
             day_tokens if is_day else 0,
-            MICROSECOND * ((max(minute, in_minute) + 1) * _MINUTE - tx.now),
-            MICROSECOND * ((max(day, in_day) + 1) * _DAY - tx.now),
+            MICROSECOND * (((in_minute if is_minute else minute) + 1) * _MINUTE - tx.now),
+            MICROSECOND * (((in_day if is_day else day) + 1) * _DAY - tx.now),
         ),
     )
     assert reached is not None

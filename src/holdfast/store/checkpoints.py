@@ -330,12 +330,19 @@ def delete(tx: Transaction, owner: str, key: str, doomed: Sequence[tuple[str, st
 
 def delete_runs(tx: Transaction, owner: str, runs: Sequence[str]) -> int:
     """Delete the checkpoints that these runs wrote, with their writes; returns how many."""
-    doomed: dict[str, list[tuple[str, str]]] = {}
-    for run in runs:
-        for conversation_id, ns, checkpoint_id, _ in tx.all(Q.checkpoints_of_run, run=run, owner=owner):
-            doomed.setdefault(conversation_id, []).append((ns, checkpoint_id))
-    # In one order everywhere, to avoid deadlocks between nodes.
-    return sum(_delete(tx, owner, each, doomed[each]) for each in sorted(doomed))
+    locked: set[str] = set()
+    while True:
+        doomed: dict[str, list[tuple[str, str]]] = {}
+        for run in runs:
+            for conversation_id, ns, checkpoint_id, _ in tx.all(Q.checkpoints_of_run, run=run, owner=owner):
+                doomed.setdefault(conversation_id, []).append((ns, checkpoint_id))
+        if doomed.keys() <= locked:
+            return sum(_delete(tx, owner, each, doomed[each]) for each in sorted(doomed))
+        # Read again once they are locked: another node may have copied them. In one order everywhere, to
+        # avoid deadlocks between nodes.
+        for each in sorted(doomed.keys() - locked):
+            tx.one(Q.conversation_by_id, id=each, owner=owner)
+            locked.add(each)
 
 
 def _delete(tx: Transaction, owner: str, conversation_id: str, doomed: Sequence[tuple[str, str]]) -> int:

@@ -40,7 +40,7 @@ from ..domain.connectors import (
 from ..domain.conversations import Address
 from ..domain.events import EventType
 from ..domain.ids import check_name, cut_name, new_id, storable
-from ..errors import ConnectorLost, NotFound
+from ..errors import BadInput, ConnectorLost, NotFound
 from . import deliveries
 from .resolve import conversation_of, find
 from .rows import MICROSECOND, Row, to_stamp, to_time, to_time_or_none
@@ -150,36 +150,54 @@ def receive(
     """Store messages of people who may write, each once, and the platform's cursor: one transaction.
 
     Nothing of a stranger is stored; strangers are returned. An edit replaces the text of a message that no
-    turn has yet, a deletion withdraws it; later both are only recorded. ConnectorLost writes nothing.
+    turn has yet, a deletion withdraws it; later both are only recorded. One that cannot be stored is returned
+    with the reason, so that it does not block the others; without a claim it raises BadInput, for the
+    platform that has pushed it. ConnectorLost writes nothing.
     """
     if claimed is not None:
         require_claim(tx, claimed)
-    stored, strangers = 0, []
+    stored, strangers, refused = 0, [], []
     for event in events:
-        if event.kind is IncomingKind.DELETE:
-            tx.run(Q.withdraw_inbox, connector=connector, platform_id=event.platform_id, now=tx.now)
+        try:
+            outcome = _receive(tx, connector, event, allow)
+        except BadInput as error:  # raised before anything of it is written
+            if claimed is None:
+                raise
+            refused.append((event.platform_id, str(error)))
             continue
-        pairing = _pairing_of(tx, connector, event.person)
-        approved = pairing is not None and pairing.state is PairingState.APPROVED
-        if not approved and not is_allowed(event, allow):
-            if event.kind is IncomingKind.MESSAGE:
-                strangers.append(event)
-            continue
-        if event.kind is IncomingKind.EDIT and (
-            tx.run(
-                Q.edit_inbox,
-                connector=connector,
-                platform_id=event.platform_id,
-                text=event.stored_text,
-                now=tx.now,
-            )
-            or _is_old(event, tx.now)
-        ):
-            continue
-        stored += _store(tx, connector, event, pairing if approved else None)
+        if outcome is None:
+            strangers.append(event)
+        else:
+            stored += outcome
     if claimed is not None and cursor is not None:
         tx.run(Q.move_cursor, name=connector, cursor=cursor)
-    return Received(stored, tuple(strangers))
+    return Received(stored, tuple(strangers), tuple(refused))
+
+
+def _receive(tx: Transaction, connector: str, event: Incoming, allow: Collection[str]) -> int | None:
+    """Store one update: how many messages are new; None: it is a stranger's message."""
+    check_name("a platform's message id", event.platform_id)
+    if event.kind is IncomingKind.DELETE:
+        tx.erased = True
+        tx.run(Q.withdraw_inbox, connector=connector, platform_id=event.platform_id, now=tx.now)
+        return 0
+    check_name("a person", event.person)
+    pairing = _pairing_of(tx, connector, event.person)
+    if not is_allowed(event, allow, pairing.state if pairing is not None else None):
+        return None if event.kind is IncomingKind.MESSAGE else 0
+    if event.kind is IncomingKind.EDIT and (_edit(tx, connector, event) or _is_old(event, tx.now)):
+        return 0
+    approved = pairing is not None and pairing.state is PairingState.APPROVED
+    return _store(tx, connector, event, pairing if approved else None)
+
+
+def _edit(tx: Transaction, connector: str, event: Incoming) -> bool:
+    """Replace the text of a message, or record the edit. False: the message is unknown."""
+    known = {"connector": connector, "platform_id": event.platform_id, "text": event.stored_text}
+    if not tx.run(Q.edit_inbox, now=tx.now, **known):
+        return False
+    tx.erased = True
+    return True
 
 
 def _is_old(event: Incoming, now: int) -> bool:
@@ -188,14 +206,13 @@ def _is_old(event: Incoming, now: int) -> bool:
 
 
 def _store(tx: Transaction, connector: str, event: Incoming, pairing: Pairing | None) -> int:
-    check_name("a platform's message id", event.platform_id)
     place = _place_for(tx, connector, event, pairing)
     return tx.run(
         Q.insert_inbox,
         connector=connector,
         platform_id=event.platform_id,
         place=place.id,
-        sender=cut_name(storable(event.person)),
+        sender=event.person,
         sender_name=cut_name(storable(event.name)) or None,
         text=event.stored_text,
         ordinal=event.ordinal or tx.now,
@@ -206,28 +223,36 @@ def _store(tx: Transaction, connector: str, event: Incoming, pairing: Pairing | 
 
 
 def _place_for(tx: Transaction, connector: str, event: Incoming, pairing: Pairing | None) -> Place:
-    row = tx.one(Q.chat_place_at, connector=connector, address=event.address)
-    if row is not None:
-        return to_chat_place(row)
+    """The place of a message. Raises BadInput if it is the chat of another person, or of another group."""
     bound = pairing if pairing is not None and event.place_kind is PlaceKind.DIRECT else None
-    tx.run(
-        Q.insert_chat_place,
-        id=new_id("place"),
-        connector=connector,
-        address=check_name("a place's address", event.address),
-        kind=event.place_kind.value,
-        owner=bound.owner if bound and bound.owner else owner_of(connector, event),
-        key=bound.key if bound else check_name("a key", event.key),
-        now=tx.now,
-    )
-    row = tx.one(Q.chat_place_at, connector=connector, address=event.address)
+    own = owner_of(connector, event)
+    owner = bound.owner if bound and bound.owner else own
+    where = {"connector": connector, "address": check_name("a place's address", event.address)}
+    row = tx.one(Q.chat_place_at, **where)
+    if row is None:
+        tx.run(
+            Q.insert_chat_place,
+            id=new_id("place"),
+            kind=event.place_kind.value,
+            owner=owner,
+            key=bound.key if bound else check_name("a key", event.key),
+            now=tx.now,
+            **where,
+        )
+        row = tx.one(Q.chat_place_at, **where)
     assert row is not None
-    return to_chat_place(row)
+    place = to_chat_place(row)
+    if place.kind is not event.place_kind or place.owner not in (owner, own):
+        known = "another person" if place.kind is PlaceKind.DIRECT else "another group"
+        raise BadInput(
+            f"{event.address!r:.80} is known as the chat of {known}; a chat of several people needs a room"
+        )
+    return place
 
 
 def waiting_places(tx: Transaction, connector: str, *, limit: int = 1000) -> list[tuple[str, datetime]]:
     """Places with unanswered messages, the longest waiting first, each with when it is due."""
-    rows = tx.all(Q.open_inbox_places, connector=connector, limit=limit)
+    rows = tx.all(Q.open_inbox_places, connector=connector, now=tx.now, limit=limit)
     return [(place, to_time(due_at)) for place, due_at in rows]
 
 
@@ -251,7 +276,7 @@ def take(
     taken = next((each for each in messages if each.state is InboxState.TAKEN), None)
     if taken is not None:
         assert taken.turn_id is not None
-        (due_at,) = tx.one(Q.inbox_due, connector=claimed.name, place=place_id) or (None,)
+        (due_at,) = tx.one(Q.inbox_due, connector=claimed.name, place=place_id, now=tx.now) or (None,)
         if due_at is None:  # it was answered, or deleted with its conversation, since it was read
             return take(tx, claimed, place_id, turn_id, source, gather)
         if due_at > tx.now:
@@ -303,6 +328,9 @@ def _bind(
     linked: bool = False,
     hears_all: bool = False,
 ) -> Place:
+    before = _locked(tx, place.id).conversation_id
+    if conversation_id is not None:
+        _lock(tx, conversation_id)
     tx.run(
         Q.bind_chat_place,
         id=place.id,
@@ -310,7 +338,7 @@ def _bind(
         linked=int(linked),
         hears_all=int(hears_all),
     )
-    for each in {place.conversation_id, conversation_id} - {None}:
+    for each in {before, conversation_id} - {None}:
         tx.run(Q.count_chat_places, id=each)
     return Place(
         place.id,
@@ -323,6 +351,21 @@ def _bind(
         linked,
         hears_all,
     )
+
+
+def _locked(tx: Transaction, place_id: str) -> Place:
+    """This place, locked with the conversation that it is bound to. Raises NotFound."""
+    known = place_of(tx, place_id)
+    while True:
+        if known.conversation_id is not None:
+            _lock(tx, known.conversation_id)
+        row = tx.one(Q.chat_place_to_bind, id=place_id)
+        if row is None:
+            raise NotFound("place", place_id)
+        found = to_chat_place(row)
+        if found.conversation_id in (None, known.conversation_id):
+            return found
+        known = found
 
 
 def urgent(tx: Transaction, connector: str) -> list[Batch]:
@@ -458,7 +501,7 @@ def link(tx: Transaction, place_id: str, code: str, *, hears_all: bool) -> Place
 
 def unlink(tx: Transaction, place_id: str) -> bool:
     """Let a place lead to its own conversation again. False: it was not linked."""
-    place = place_of(tx, place_id)
+    place = _locked(tx, place_id)
     if not place.linked:
         return False
     if place.conversation_id is not None:
@@ -541,12 +584,31 @@ def approve(
 
 
 def revoke(tx: Transaction, pairing_id: str) -> Pairing:
-    """Refuse a person from now on, whatever was approved before. Idempotent. Raises NotFound."""
+    """Refuse a person from now on, whatever was approved before. What they wrote and no turn has yet is
+    withdrawn. Their chats belong to no conversation any more: no notice and no message of another place is
+    sent there. Idempotent. Raises NotFound."""
     changed = tx.run(Q.revoke_pairing, id=pairing_id, now=tx.now)
     pairing = pairing_of(tx, pairing_id)
     if changed:
+        _shut_out(tx, pairing)
         tx.event(EventType.PAIRING_REVOKED, pairing.owner, pairing=pairing.id, connector=pairing.connector)
     return pairing
+
+
+def _shut_out(tx: Transaction, pairing: Pairing) -> None:
+    who = {"connector": pairing.connector, "person": pairing.person}
+    tx.erased = True
+    tx.run(Q.withdraw_inbox_of_person, **who, now=tx.now)
+    kind = (tx.one(Q.connector_kind, name=pairing.connector) or (pairing.connector,))[0]
+    own = cut_name(f"{pairing.connector}/{pairing.person}")
+    for row in tx.all(Q.chat_places_of_person, **who, address=pairing.address):
+        place = to_chat_place(row)
+        if place.conversation_id is not None:
+            _lock(tx, place.conversation_id)
+        tx.run(Q.drop_unsent_of_others, place=place.id)
+        if place.owner != own:
+            tx.run(Q.own_chat_place, id=place.id, owner=own, key=cut_name(f"{kind}:{place.address}"))
+        _bind(tx, place, None)
 
 
 def pairing_of(tx: Transaction, pairing_id: str) -> Pairing:

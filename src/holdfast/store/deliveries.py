@@ -251,12 +251,13 @@ def stop_growing(tx: Transaction, claimed: ConnectorClaim, delivery_id: str, tex
 # --- sending ------------------------------------------------------------------------------------------------
 
 
-def claim(tx: Transaction, claimed: ConnectorClaim, *, limit: int = 50) -> list[Outgoing]:
+def claim(tx: Transaction, claimed: ConnectorClaim, *, anew: bool = False, limit: int = 50) -> list[Outgoing]:
     """What is to be sent now, at most one message of each place. This claim gets none of them again until
-    it is noted as sent or failed; the next claim of the connector gets them at once. ConnectorLost writes
-    nothing."""
+    it is noted as sent or failed, unless `anew` says that none is being sent any more; the next claim of the
+    connector gets them at once. ConnectorLost writes nothing."""
     _require(tx, claimed)
-    numbers = tx.all(Q.due_deliveries, connector=claimed.name, token=claimed.token, now=tx.now, limit=limit)
+    token = 0 if anew else claimed.token  # 0 is no claim's
+    numbers = tx.all(Q.due_deliveries, connector=claimed.name, token=token, now=tx.now, limit=limit)
     found = []
     for (no,) in numbers:
         tx.run(Q.claim_delivery, no=no, token=claimed.token)
@@ -268,7 +269,7 @@ def claim(tx: Transaction, claimed: ConnectorClaim, *, limit: int = 50) -> list[
 
 def next_due(tx: Transaction, connector: str) -> datetime | None:
     """When the next message of a connector is to be sent; None: there is none."""
-    (due_at,) = tx.one(Q.next_delivery_due, connector=connector) or (None,)
+    (due_at,) = tx.one(Q.next_delivery_due, connector=connector, now=tx.now) or (None,)
     return to_time_or_none(due_at)
 
 

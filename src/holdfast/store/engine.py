@@ -11,6 +11,7 @@ connections belong to the parent. Every method then raises StoreClosed, as after
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import weakref
@@ -42,6 +43,7 @@ from .writer import GroupWriter
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[..., Any])
+S = TypeVar("S", bound="Engine")
 
 log = logging.getLogger(__name__)
 
@@ -356,6 +358,19 @@ class Engine(ABC):
 
 _open_stores: weakref.WeakSet[Engine] = weakref.WeakSet()
 _kept_in_child: list[Engine] = []
+
+
+async def opened_in_thread(opens: Callable[P, S], *args: P.args, **kwargs: P.kwargs) -> S:
+    """The store that `opens` returns. If the caller is cancelled meanwhile, the store is closed again: its
+    threads, locks and connections would stay."""
+    opening = asyncio.ensure_future(asyncio.to_thread(opens, *args, **kwargs))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait({opening})
+        if not opening.cancelled() and opening.exception() is None:
+            await opening.result().close()
+        raise
 
 
 def opened(store: Engine) -> None:

@@ -25,6 +25,7 @@ from ..domain.records import (
     AttachmentRecord,
     ConversationRecord,
     ExclusionRecord,
+    Hanging,
     Imported,
     MemoryRecord,
     MessageRecord,
@@ -47,6 +48,7 @@ from .transaction import Q, Transaction
 MAX_ID = 80
 MAX_SOURCE = 540
 """A platform's message id, and a position."""
+ENDED = frozenset(TurnStatus) - {TurnStatus.QUEUED, TurnStatus.RUNNING}
 
 
 def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
@@ -271,63 +273,87 @@ def _require_names(
 def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[MessageRecord]) -> None:
     """Whatever a file contains, what is written must keep the store's invariants."""
     given = part.conversation
+    check_text("an origin", part.origin, MAX_ID)
+    for mark in part.marks:
+        check_name("a name in an import", mark.name)
+    check_conversation(given)
+    for alias in part.aliases:
+        _check_alias(alias)
+    for each in part.records:
+        check_record(given.id, each)
+    seen = part.expected.last_seq if part.expected else 0
+    for number, message in enumerate(messages, seen + 1):
+        if message.seq != number:
+            raise BadInput(f"{given.id}: message {number} is missing, {message.seq} comes instead")
+    if part.expected is None and not sessions:
+        raise BadInput(f"{given.id} has no session")
+    if any(session.ended_at is None for session in sessions[:-1]):
+        raise BadInput(f"{given.id} has an open session before its newest")
+
+
+def check_conversation(given: ConversationRecord) -> None:
+    """Raises BadInput if this record cannot be stored, whatever belongs to it."""
     check_name("an owner", given.owner)
     check_name("a source", given.source)
     if given.key is not None:
         check_name("a key", given.key)
     if given.title is not None:
         check_text("a title", given.title)
-    _check_ids(part)
+    check_text("an id of a conversation", given.id, MAX_ID)
     check_metadata(given.metadata or {})
     if not given.id.startswith("conv_"):
         raise BadInput(f"{given.id!r} is not a conversation id")
-    for alias in (*given.aliases, *part.aliases):
-        check_name("an alias", alias.name)
-        if is_ours(alias.name):
-            raise BadInput(f"{alias.name!r} has the form of our own ids and cannot be an alias")
-    seen = part.expected.last_seq if part.expected else 0
-    for number, message in enumerate(messages, seen + 1):
-        if message.seq != number:
-            raise BadInput(f"{given.id}: message {number} is missing, {message.seq} comes instead")
-        if message.role not in ROLES or message.status not in set(MessageStatus):
-            raise BadInput(f"{given.id}: message {number} is {message.role!r}, {message.status!r}")
-        _check_body(given.id, message)
-    if part.expected is None and not sessions:
-        raise BadInput(f"{given.id} has no session")
-    for session in sessions:
-        if not session.id.startswith("sess_"):
-            raise BadInput(f"{session.id!r} is not a session id")
-        if (session.ended_at is None) != (session.end_reason is None):
-            raise BadInput(f"{session.id} has an end without a reason, or a reason without an end")
-        if session.edge is not None and session.edge not in set(Edge):
-            raise BadInput(f"{session.id}: {session.edge!r} is not an edge")
-        try:
-            View.decode(bytes(session.view).decode())
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise BadInput(f"{session.id} has a view that cannot be read: {error}") from error
-    if any(session.ended_at is None for session in sessions[:-1]):
-        raise BadInput(f"{given.id} has an open session before its newest")
+    for alias in given.aliases:
+        _check_alias(alias)
 
 
-def _check_ids(part: Part) -> None:
-    """Every indexed value must fit into its index, whatever the file's origin."""
-    check_text("an id of a conversation", part.conversation.id, MAX_ID)
-    check_text("an origin", part.origin, MAX_ID)
-    for mark in part.marks:
-        check_name("a name in an import", mark.name)
-    for each in part.records:
-        if isinstance(each, SessionRecord | TurnRecord | MemoryRecord | AttachmentRecord):
-            check_text("an id", each.id, MAX_ID)
-        if isinstance(each, AttachmentRecord):
-            check_text("an id of a turn", each.turn_id, MAX_ID)
-            check_text("the source of a file", each.source, MAX_SOURCE)
-            for text in (each.name, each.mime):
+def _check_alias(alias: AliasRecord) -> None:
+    check_name("an alias", alias.name)
+    if is_ours(alias.name):
+        raise BadInput(f"{alias.name!r} has the form of our own ids and cannot be an alias")
+
+
+def check_record(conversation_id: str, record: Hanging) -> None:
+    """The same for a record of a conversation. Every indexed value must fit into its index, whatever the
+    file's origin."""
+    if isinstance(record, SessionRecord | TurnRecord | MemoryRecord | AttachmentRecord):
+        check_text("an id", record.id, MAX_ID)
+    match record:
+        case SessionRecord():
+            check_name("a source", record.source)
+            _check_session(record)
+        case MessageRecord():
+            if record.role not in ROLES or record.status not in set(MessageStatus):
+                raise BadInput(
+                    f"{conversation_id}: message {record.seq} is {record.role!r}, {record.status!r}"
+                )
+            _check_body(conversation_id, record)
+        case AttachmentRecord():
+            check_text("an id of a turn", record.turn_id, MAX_ID)
+            check_text("the source of a file", record.source, MAX_SOURCE)
+            for text in (record.name, record.mime):
                 if fault := unstorable(text):
-                    raise BadInput(f"the name or type of {each.id} {fault}")
-        if isinstance(each, TurnRecord) and each.response is not None:
-            check_text("an id of a response", each.response.id, MAX_ID)
-        if isinstance(each, TurnRecord) and each.request is not None:
-            RequestKey(each.request.route, each.request.key, each.request.body_hash)
+                    raise BadInput(f"the name or type of {record.id} {fault}")
+        case TurnRecord():
+            if record.status not in ENDED:
+                raise BadInput(f"{record.id} is {record.status!r}")
+            if record.response is not None:
+                check_text("an id of a response", record.response.id, MAX_ID)
+            if record.request is not None:
+                RequestKey(record.request.route, record.request.key, record.request.body_hash)
+
+
+def _check_session(session: SessionRecord) -> None:
+    if not session.id.startswith("sess_"):
+        raise BadInput(f"{session.id!r} is not a session id")
+    if (session.ended_at is None) != (session.end_reason is None):
+        raise BadInput(f"{session.id} has an end without a reason, or a reason without an end")
+    if session.edge is not None and session.edge not in set(Edge):
+        raise BadInput(f"{session.id}: {session.edge!r} is not an edge")
+    try:
+        View.decode(bytes(session.view).decode())
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise BadInput(f"{session.id} has a view that cannot be read: {error}") from error
 
 
 class _Spoken(Struct):
@@ -359,7 +385,7 @@ def _insert_session(tx: Transaction, given: ConversationRecord, session: Session
         ordinal=session.ordinal,
         edge=session.edge,
         parent=session.parent_id,
-        source=check_name("a source", session.source),
+        source=session.source,
         opened_at=to_stamp(session.opened_at),
         last_activity_at=to_stamp(session.last_activity_at),
         next_due_at=due,
@@ -379,8 +405,6 @@ def _insert_session(tx: Transaction, given: ConversationRecord, session: Session
 
 
 def _insert_turn(tx: Transaction, given: ConversationRecord, turn: TurnRecord) -> None:
-    if turn.status not in set(TurnStatus) or turn.status == TurnStatus.RUNNING:
-        raise BadInput(f"{turn.id} is {turn.status!r}")
     tx.run(
         Q.import_turn,
         id=turn.id,

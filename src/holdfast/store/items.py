@@ -13,7 +13,7 @@ from ..domain.ids import check_name, unstorable
 from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import size_of
 from ..domain.session_messages import Named
-from ..errors import BadInput
+from ..errors import BadInput, Conflict
 from .resolve import conversation_of
 from .rows import Row, to_json, to_time
 from .session_messages import append_new, reach, unknown
@@ -30,10 +30,19 @@ def to_item(row: Row) -> Item:
     return Item(namespace, name, value, to_time(created_at), to_time(updated_at), conversation)
 
 
-def put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
+def put(tx: Transaction, owner: str, changes: Sequence[PutItem], *, absent: ItemPlace | None = None) -> None:
     """Make these changes, all or none, and delete some expired items. The last of several changes of one item
-    counts. QuotaExceeded changes nothing; deleting is never refused."""
-    _put(tx, owner, changes)
+    counts. `absent`: the place of an item of one of their conversations; Conflict if there is one already.
+    Conflict and QuotaExceeded change nothing; deleting is never refused."""
+    locked: set[str] = set()
+    _lock(tx, owner, changes, locked)
+    if absent is not None and get(tx, owner, *absent) is not None:
+        raise Conflict(f"there is an item {absent[2]!r:.80} already")
+    grown, needed = _grown(tx, owner, changes, {}, locked)
+    if (total := sum(grown.values())) > 0:
+        check_growth(tx, owner, grown, total)
+    _grow(tx, grown)
+    _write(tx, owner, needed)
     drop_expired(tx, EXPIRED_AT_ONCE)
 
 
@@ -41,21 +50,13 @@ _Size = tuple[int, str | None]
 """Bytes of an item, and the conversation that it belongs to."""
 
 
-def _put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
-    _lock(tx, owner, changes)
-    grown = _grown(tx, owner, changes, {})
-    if (total := sum(grown.values())) > 0:
-        check_growth(tx, owner, grown, total)
-    _grow(tx, owner, grown)
-    _write(tx, owner, changes)
-
-
-def _lock(tx: Transaction, owner: str, changes: Sequence[PutItem], locked: str | None = None) -> None:
-    """Check these changes, and lock their conversations but the one that the caller has locked."""
+def _lock(tx: Transaction, owner: str, changes: Sequence[PutItem], locked: set[str]) -> None:
+    """Check these changes, and lock their conversations but those that are `locked` already."""
     for change in changes:
         _check(change)
-        if change.conversation_id not in (None, locked):
+        if change.conversation_id is not None and change.conversation_id not in locked:
             conversation_of(tx, owner, change.conversation_id)
+            locked.add(change.conversation_id)
 
 
 def _write(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
@@ -67,6 +68,7 @@ def _write(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
             "name": change.name,
         }
         if change.value is None:
+            tx.erased = True
             tx.run(Q.delete_item, **where)
             continue
         ttl = None if change.ttl is None else change.ttl // MICROSECOND
@@ -82,33 +84,41 @@ def _write(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
 
 
 def _grown(
-    tx: Transaction, owner: str, changes: Sequence[PutItem], known: Mapping[ItemPlace, Item | None]
-) -> dict[str | None, int]:
+    tx: Transaction,
+    owner: str,
+    changes: Sequence[PutItem],
+    known: Mapping[ItemPlace, Item],
+    locked: set[str],
+) -> tuple[dict[str | None, int], list[PutItem]]:
     """By how many bytes these changes grow the conversations that their items belong to, and under None those
-    that belong to no conversation. `known`: items that were read under the lock of their conversation."""
+    that belong to no conversation; and the changes without deletions of what is not stored: another node may
+    store it meanwhile. `known`: items of conversations that were `locked` before they were read."""
     grown: dict[str | None, int] = {}
     sizes: dict[ItemPlace, _Size | None] = {}
+    needed: list[PutItem] = []
     for change in changes:
         place = (change.space, change.namespace, change.name)
         if place not in sizes:
             found = known.get(place)
-            sizes[place] = _size_of(found) if found is not None else _stored_size(tx, owner, place)
+            sizes[place] = _size_of(found) if found else _stored_size(tx, owner, place, locked)
         if (old := sizes[place]) is not None:
             grown[old[1]] = grown.get(old[1], 0) - old[0]
+        elif change.value is None:
+            continue
+        needed.append(change)
         sizes[place] = None
         if change.value is not None:
             size = len(change.value.encode())
             sizes[place] = size, change.conversation_id
             grown[change.conversation_id] = grown.get(change.conversation_id, 0) + size
-    return grown
+    return grown, needed
 
 
-def _grow(tx: Transaction, owner: str, grown: Mapping[str | None, int]) -> None:
-    """Count the bytes of items that belong to a conversation. Those of the others are added up when an
-    owner's quota is checked."""
+def _grow(tx: Transaction, grown: Mapping[str | None, int]) -> None:
+    """Count the bytes of items that belong to a conversation, which is locked. Those of the others are added
+    up when an owner's quota is checked."""
     for conversation_id, added in grown.items():
         if conversation_id is not None and added:
-            conversation_of(tx, owner, conversation_id)  # the former one of an item may not be locked yet
             tx.run(Q.grow, id=conversation_id, bytes=added)
 
 
@@ -128,11 +138,17 @@ def _size_of(item: Item) -> _Size:
     return len(item.value.encode()), item.conversation_id
 
 
-def _stored_size(tx: Transaction, owner: str, place: ItemPlace) -> _Size | None:
-    """Of the item at this place, expired or not; None: there is none."""
+def _stored_size(tx: Transaction, owner: str, place: ItemPlace, locked: set[str]) -> _Size | None:
+    """Of the item at this place, expired or not, read again once its conversation is locked; None: there is
+    none."""
     space, namespace, name = place
-    row = tx.one(Q.item_size, owner=owner, space=space, namespace=namespace, name=name)
-    return None if row is None else (row[0], row[1])
+    while row := tx.one(Q.item_size, owner=owner, space=space, namespace=namespace, name=name):
+        size, conversation_id = row
+        if conversation_id is None or conversation_id in locked:
+            return size, conversation_id
+        tx.one(Q.conversation_by_id, id=conversation_id, owner=owner)  # locks it, unless it was deleted
+        locked.add(conversation_id)
+    return None
 
 
 def _check(change: PutItem) -> None:
@@ -143,13 +159,19 @@ def _check(change: PutItem) -> None:
 
 
 def drop_expired(tx: Transaction, limit: int) -> int:
-    """Delete expired items of all owners; returns how many."""
-    rows = tx.all(Q.expired_items, now=tx.now, limit=limit)
-    for owner, space, namespace, name, conversation_id, size in rows:
-        tx.run(Q.delete_item, owner=owner, space=space, namespace=namespace, name=name)
+    """Delete expired items of all owners; returns how many. Those that another node is changing right now, or
+    whose conversation it has locked, are left to the next write."""
+    dropped = 0
+    for owner, space, namespace, name, conversation_id, size in tx.all(
+        Q.expired_items, now=tx.now, limit=limit
+    ):
         if conversation_id is not None:
+            if tx.one(Q.lock_if_free, id=conversation_id) is None:
+                continue
             tx.run(Q.grow, id=conversation_id, bytes=-size)
-    return len(rows)
+        tx.run(Q.delete_item, owner=owner, space=space, namespace=namespace, name=name)
+        dropped += 1
+    return dropped
 
 
 def append_with_items(
@@ -173,14 +195,20 @@ def append_with_items(
         return 0
     found = [get(tx, owner, *place) for place in places]
     changes = fold(found)
-    _lock(tx, owner, changes, conversation_id)
-    grown = _grown(tx, owner, changes, dict(zip(places, found, strict=True)))
+    locked = {conversation_id}
+    _lock(tx, owner, changes, locked)
+    known = {
+        place: item
+        for place, item in zip(places, found, strict=True)
+        if item is not None and item.conversation_id == conversation_id
+    }
+    grown, changes = _grown(tx, owner, changes, known, locked)
     whole = sum(grown.values()) + size_of(each.message for each in new)
     beside = grown.pop(conversation_id, 0)
     if sum(grown.values()) > 0:
         check_growth(tx, owner, grown, whole)
     append_new(tx, reached, owner, node_id, new, beside=beside)
-    _grow(tx, owner, grown)
+    _grow(tx, grown)
     _write(tx, owner, changes)
     return len(new)
 

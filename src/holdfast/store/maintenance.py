@@ -182,7 +182,8 @@ def prune(tx: Transaction, keep: Retention, limit: int = 1000) -> Pruned:
 
 def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int, bool]:
     """How many were deleted, how many are kept because they are in use, and whether there may be more to
-    delete."""
+    delete. Those in use are counted by the last pass: the count reads everything that is past its retention,
+    while all writers wait."""
     most = min(limit, CONVERSATIONS_AT_ONCE)
     dropped = 0
     for (conversation_id,) in tx.all(Q.old_conversations, before=before, limit=most):
@@ -190,5 +191,7 @@ def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int, 
         if tx.one(Q.is_old_conversation, id=conversation_id, before=before) is not None:
             delete_conversation(tx, None, conversation_id)
             dropped += 1
+    if dropped >= most:
+        return dropped, 0, True
     (spared,) = tx.one(Q.old_conversations_spared, before=before) or (0,)
-    return dropped, spared, dropped >= most
+    return dropped, spared, False

@@ -231,6 +231,7 @@ def end(
     assert ended is not None
     *scope, code = ended
     if tx.one(Q.conversation_exists, id=before.conversation_id) is None:
+        tx.erased = True
         tx.run(Q.delete_process, id=process_id)
         return True
     if state is not ProcessState.STOPPED:  # a requested stop needs no notice
@@ -306,4 +307,6 @@ def forget_conversation(tx: Transaction, conversation_id: str) -> None:
 
 def prune(tx: Transaction, before: datetime, limit: int = 1000) -> list[str]:
     """Delete processes that ended before then, the oldest first; returns their ids."""
-    return [id_ for (id_,) in tx.all(Q.prune_processes, before=to_stamp(before), limit=limit)]
+    ids = [id_ for (id_,) in tx.all(Q.prune_processes, before=to_stamp(before), limit=limit)]
+    tx.erased = tx.erased or bool(ids)
+    return ids

@@ -35,7 +35,7 @@ from .resets import session_for_turn
 from .resolve import conversation_of, lookup, session_of
 from .responses import insert_response
 from .rows import Row, to_turn
-from .sessions import check_quotas, require_node
+from .sessions import check_quotas, insert_alias, require_node
 from .transaction import Q, Transaction
 from .turn_ends import end_queued, withdraw_queue
 from .turns import append, start
@@ -65,8 +65,7 @@ def enqueue(tx: Transaction, request: TurnRequest, *, most: int, steers: bool = 
         return None
     if len(queue) >= most:
         raise QueueFull(conversation.id, most)
-    queued = sum(len(row[3]) for row in queue)
-    check_quotas(tx, request.owner, size_of(request.messages), conversation.id, reached.held + queued)
+    _check_quotas(tx, request.owner, conversation.id, queue, request.messages, reached.held)
     behind = queue[-1][0] if queue else waits.turn_id if waits else None
     tx.run(
         Q.insert_queued_turn,
@@ -93,6 +92,8 @@ def enqueue(tx: Transaction, request: TurnRequest, *, most: int, steers: bool = 
     )
     tx.run(Q.count_queued, id=conversation.id, more=1)
     insert_key(tx, request)
+    if request.alias is not None:
+        insert_alias(tx, request.owner, request.alias, conversation.id)
     if request.response is not None:
         insert_response(tx, request, request.response)
     position = len(queue) + 1
@@ -107,6 +108,26 @@ def enqueue(tx: Transaction, request: TurnRequest, *, most: int, steers: bool = 
     )
     turn = _turn(tx, request.owner, request.turn_id)
     return QueuedTurn(turn, request.messages, position, steers, behind)
+
+
+def _check_quotas(
+    tx: Transaction,
+    owner: str,
+    conversation_id: str,
+    queue: Sequence[Row],
+    messages: Sequence[NewMessage],
+    held: int,
+    edits: str | None = None,
+) -> None:
+    """Raises QuotaExceeded if these messages may not be queued, beside what is stored and queued already,
+    `edits` excepted: what is queued is stored later without a check."""
+    sizes = {turn_id: len(stored) for turn_id, _, _, stored in queue}
+    replaced = sizes.pop(edits, 0) if edits is not None else 0
+    check_quotas(tx, owner, size_of(messages), conversation_id, held + sum(sizes.values()))
+    if tx.quotas.owner_bytes:
+        (stored,) = tx.one(Q.owner_bytes, owner=owner) or (0,)
+        (queued,) = tx.one(Q.queued_bytes, owner=owner) or (0,)
+        tx.quotas.check_owner_bytes(owner, stored + queued - replaced, size_of(messages))
 
 
 def begin_queued(tx: Transaction, request: TurnRequest) -> TurnOutcome:
@@ -219,7 +240,9 @@ def edit(tx: Transaction, owner: str | None, turn_id: str, messages: Sequence[Ne
     if turn.status is not TurnStatus.QUEUED:
         raise Conflict(f"turn {turn_id} is {turn.status.value}; only a queued turn can be edited")
     (held,) = tx.one(Q.conversation_bytes, id=turn.conversation_id) or (0,)
-    check_quotas(tx, turn.owner, size_of(messages), turn.conversation_id, held)
+    queue = tx.all(Q.queue_of, conversation=turn.conversation_id)
+    _check_quotas(tx, turn.owner, turn.conversation_id, queue, messages, held, edits=turn_id)
+    tx.erased = True
     tx.run(Q.edit_queued, turn=turn_id, messages=_encoded(messages))
     if turn.response_id is not None:
         tx.run(Q.set_brought, id=turn.response_id, more=len(messages))
@@ -240,8 +263,8 @@ def queue_of(tx: Transaction, owner: str | None, conversation_id: str) -> list[Q
 
 
 def heads(tx: Transaction, *, limit: int = 100) -> list[Turn]:
-    """Queued turns that can begin now: the first of each conversation that is free. Cost depends on what is
-    queued."""
+    """Queued turns that can begin now: the first of each conversation that is free, the oldest of each owner
+    before the next of any. Cost depends on what is queued."""
     return [_turn(tx, None, row[0]) for row in tx.all(Q.queue_heads, limit=limit)]
 
 

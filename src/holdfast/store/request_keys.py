@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ..domain.request_keys import OPENER_FOR, SHARED, RequestKey, is_sent_again
 from ..domain.sessions import FRESH_AFTER
-from ..domain.turns import Delivery, Turn, TurnRequest
+from ..domain.turns import Delivery, Turn, TurnRequest, TurnStatus
 from ..errors import NotFound, RequestMismatch
 from .resolve import lookup, session_of
 from .rows import MICROSECOND, to_turn
@@ -56,7 +56,7 @@ def _sent_again(
         return shared
     if not is_sent_again(key, fingerprint, turn):
         return None
-    if not is_newest(tx, turn):
+    if turn.status is not TurnStatus.QUEUED and not is_newest(tx, turn):
         return None  # a newer turn exists, so an identical body is a new request, not a retry
     if session_of(tx, request.owner, turn.session_id).end_reason in FRESH_AFTER:
         return None  # a reset happened since, so this message begins a fresh session

@@ -97,6 +97,7 @@ def delete(tx: Transaction, owner: str, response_id: str) -> None:
     """Delete a turn's Responses API id; the turn and its messages stay."""
     if not tx.run(Q.delete_response, id=response_id, owner=owner):
         raise NotFound("response", response_id)
+    tx.erased = True
 
 
 def insert_response(tx: Transaction, request: TurnRequest, response: NewResponse) -> None:

@@ -128,6 +128,12 @@ def open_conversation(
     )
 
 
+def insert_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
+    """Give a conversation a further name, unless another one of this owner has it."""
+    alias = check_name("an alias", alias)
+    tx.run(Q.insert_free_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
+
+
 def continue_conversation(
     tx: Transaction,
     conversation: Conversation,
@@ -283,6 +289,3 @@ def resume_session(
     opening = opening_from(session, conversation.last_seq)
     attached_to = node_id if attached else None
     return continue_conversation(tx, conversation, opening, attached_to, session.source, on_purpose=True)
-
-
-# --- reading ---------------------------------------------------------------------------------------------

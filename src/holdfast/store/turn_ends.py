@@ -197,6 +197,7 @@ def end_queued(
         tx.run(Q.join_attachments, turn=turn.id, joined=joined)
         tx.event(EventType.TURN_JOINED, *where, joined=joined)
         return
+    tx.erased = True
     if turn.response_id is not None:
         add_response_event(tx, turn.response_id, status)
     if status is TurnStatus.FAILED:

@@ -58,7 +58,7 @@ from .resets import schedule_reset, session_for_turn, touch
 from .resolve import find, lookup, session_of
 from .responses import answered_by, append_draft, insert_response
 from .rows import to_json, to_session_spoken_in, to_stamp, to_time, to_turn
-from .sessions import check_quotas, open_conversation
+from .sessions import check_quotas, insert_alias, open_conversation
 from .transaction import Q, Transaction
 from .turn_ends import end_waiting, end_without_answer
 
@@ -240,6 +240,8 @@ def _write_turn(
             now=tx.now,
         )
     insert_key(tx, request)
+    if request.alias is not None:
+        insert_alias(tx, request.owner, request.alias, session.conversation_id)
     tx.insert_messages(
         request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
     )
@@ -430,6 +432,3 @@ def _touch(
     )
     if is_activity:
         touch(tx, session_id)
-
-
-# --- reading ---------------------------------------------------------------------------------------------

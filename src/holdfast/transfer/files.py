@@ -34,10 +34,12 @@ from ..domain.records import (
     RecordsEnd,
     SessionRecord,
     TurnRecord,
+    bytes_in,
     decode_line,
     encode_line,
 )
 from ..errors import BadInput, Conflict, NotFound
+from ..store.imports import check_conversation, check_record
 from ..store.store import Store
 
 ORIGIN = "holdfast"
@@ -218,15 +220,31 @@ class FileImporter:
     async def _look_through(self) -> None:
         """Read the whole file once: its records must be consistent, and its names free."""
         check = _Check(self._path)
+        names: dict[tuple[str, str, str], str] = {}
         for number, line in enumerate(lines_of(self._path), 1):
             check.line(number, line)
             if isinstance(line, ConversationRecord):
                 check.newest = msgspec.structs.replace(line, owner=self._owner or line.owner)
+                self._require_distinct(check.newest, names)
             if check.finished is not None:
                 await self._compare(*check.finished)
                 check.finished = None
         check.end()
         self._whole = check.messages
+
+    def _require_distinct(self, given: ConversationRecord, names: dict[tuple[str, str, str], str]) -> None:
+        """Raises Conflict if another conversation of the file has one of its names: conversations of several
+        owners may, if all of them get one owner."""
+        own = [("key", given.key)] if given.key else []
+        own += [("name", alias.name) for alias in given.aliases]
+        for what, name in own:
+            other = names.setdefault((given.owner, what, name), given.id)
+            if other != given.id:
+                raise Conflict(
+                    f"the {what} {name!r} would lead to {other} and to {given.id}, which are both in "
+                    f"{self._path}. Nothing was imported; import each owner's conversations under another "
+                    "owner"
+                )
 
     async def _compare(self, given: ConversationRecord, last: MessageRecord | None) -> None:
         """Record if the conversation is there, in part or complete. Raises Conflict if its name is taken."""
@@ -330,6 +348,7 @@ class _Check:
             raise self._wrong("it is not a holdfast export: its first line has no export header")
         if self._end is not None:
             raise self._wrong("it has data after its end")
+        self._check_storable(line)
         match line:
             case RecordsBegin():
                 if number > 1 or line.format != FORMAT:
@@ -340,11 +359,16 @@ class _Check:
                 self._conversations += 1
             case SessionRecord():
                 self._sessions.add(line.id)
+            case TurnRecord():
+                if line.session_id not in self._sessions:
+                    raise self._wrong(f"{line.id} belongs to no session before it")
             case MessageRecord():
                 if line.session_id not in self._sessions:
                     raise self._wrong(f"message {line.seq} belongs to no session before it")
                 if line.seq != (self._last.seq if self._last else 0) + 1:
                     raise self._wrong(f"message {line.seq} is out of order")
+                if line.deleted_at is None and bytes_in(line.body) is None:
+                    raise self._wrong(f"message {line.seq} has no body, and was not deleted")
                 self._last = line
                 self.messages += 1
             case RecordsEnd():
@@ -354,6 +378,16 @@ class _Check:
                 pass
         if self._conversations == 0 and not isinstance(line, RecordsBegin | RecordsEnd):
             raise self._wrong("it belongs to no conversation")
+
+    def _check_storable(self, line: Line) -> None:
+        """Raises BadInput for a record that an import would refuse."""
+        try:
+            if isinstance(line, ConversationRecord):
+                check_conversation(line)
+            elif self.newest is not None and not isinstance(line, RecordsBegin | RecordsEnd):
+                check_record(self.newest.id, line)
+        except BadInput as error:
+            raise self._wrong(str(error)) from error
 
     def _finish(self) -> None:
         if self.newest is None:

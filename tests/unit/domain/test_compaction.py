@@ -1,11 +1,15 @@
 """What a compaction keeps and what it summarises."""
 
+import re
 from datetime import timedelta
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.domain.compaction import (
+    SHORTEST,
     Entry,
     KeepPolicy,
     NothingToGain,
@@ -15,6 +19,7 @@ from holdfast.domain.compaction import (
     left_out,
     pause_after,
     plan,
+    shown_entries,
     shrinks,
     summary_in,
     summary_request,
@@ -222,6 +227,25 @@ def test_a_transcript_is_shortened_to_the_tokens_there_is_room_for() -> None:
     assert tokens(Size(len(short))) < 1200
 
 
+def test_of_a_transcript_with_too_many_messages_the_first_and_the_newest_are_kept() -> None:
+    entries = [said(seq, text=f"number {seq} " + "word " * 100) for seq in range(1, 1001)]
+    short = transcript_within(entries, tokens, 3000)
+    assert tokens(Size(len(short))) < 3300
+    shown = [int(found) for found in re.findall(r"number (\d+) ", short)]
+    assert (shown[0], shown[-1]) == (1, 1000) and shown == sorted(shown)
+    assert f"[… {1000 - len(shown)} messages left out …]" in short
+    brief = [said(seq, text="yes") for seq in range(1, 1001)]
+    assert "left out" not in transcript(brief, 20_000)
+
+
+@given(st.lists(st.integers(4, 300), max_size=30), st.integers(0, 3000))
+def test_what_is_kept_of_too_many_messages_fits(costs: list[int], most: int) -> None:
+    entries = [said(seq, text="x" * cost) for seq, cost in enumerate(costs, 1)]
+    text = transcript(entries, most)
+    assert len(text) <= most + 2 * len(costs) + SHORTEST + 100
+    assert not entries or text.rpartition("User: ")[2].startswith("x")
+
+
 def test_the_request_asks_in_the_given_words_or_our_own() -> None:
     ours = msgspec.json.decode(summary_request("", 500, "User: hello"))
     assert [each["role"] for each in ours] == ["system", "user"]
@@ -261,3 +285,13 @@ def test_what_no_summary_was_made_of_is_said_to_be_left_out_and_earlier_words_st
 def test_a_view_of_a_plan_can_be_stored() -> None:
     found = planned(talk(1, 20)).view(["S"])
     assert View.decode(found.encode()) == found
+
+
+@given(st.sets(st.integers(1, 20)), st.lists(st.integers(1, 20), unique=True))
+def test_the_entries_that_a_view_shows_are_those_in_its_ranges(seqs: set[int], ends: list[int]) -> None:
+    ordered = sorted(ends)
+    shown = list(zip(ordered[::2], ordered[1::2], strict=False))
+    entries = [said(seq) for seq in sorted(seqs)]
+    assert shown_entries(entries, shown) == [
+        each for each in entries if any(first <= each.first <= last for first, last in shown)
+    ]

@@ -10,6 +10,7 @@ from holdfast.domain.connectors import (
     InboxMessage,
     InboxState,
     Incoming,
+    PairingState,
     PlaceCommand,
     code_hash,
     command_in,
@@ -86,6 +87,7 @@ def test_a_command_is_one_of_ours_alone(text: str, command: PlaceCommand | None)
         ([at(0)], 2, 1),
         ([at(0), at(1)], 2, NOON + timedelta(seconds=3)),
         ([at(0), at(1)], 3, 2),
+        ([at(0), at(90)], 1, 2),
         ([at(0), at(1), at(1, "/new")], 1, 2),
         ([at(0, "/new"), at(0)], 0, 1),
         ([at(float(second)) for second in range(21)], 20, 21),
@@ -120,6 +122,23 @@ def test_nobody_may_write_who_is_not_on_the_list(
     person: str, room: str, allow: tuple[str, ...], expected: bool
 ) -> None:
     assert is_allowed(Incoming("1", "a", "k", person, "x", room), allow) == expected
+
+
+@pytest.mark.parametrize(
+    ("pairing", "allow", "expected"),
+    [
+        (PairingState.PENDING, (), False),
+        (PairingState.PENDING, ("*",), True),
+        (PairingState.APPROVED, (), True),
+        (PairingState.REVOKED, ("*",), False),
+        (PairingState.REVOKED, ("-100",), False),
+        (PairingState.REVOKED, ("42",), True),
+    ],
+)
+def test_a_pairing_lets_in_and_its_revocation_counts_more_than_everyone(
+    pairing: PairingState, allow: tuple[str, ...], expected: bool
+) -> None:
+    assert is_allowed(Incoming("1", "a", "k", "42", "x", "-100"), allow, pairing) == expected
 
 
 def test_a_person_and_a_room_are_owners_below_the_connector() -> None:

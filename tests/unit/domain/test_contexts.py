@@ -300,3 +300,41 @@ def test_a_context_is_one_array_as_bytes_and_as_objects(
     context = Context(chunks, last_seq=3)
     assert msgspec.json.decode(context.json()) == messages
     assert context.messages() == messages
+
+
+class Counted(str):
+    """A text that counts how often it is compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.times += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+class CountedSet(frozenset[int]):
+    """A set that counts how often it is asked."""
+
+    times = 0
+
+    def __contains__(self, value: object) -> bool:
+        CountedSet.times += 1
+        return super().__contains__(value)
+
+
+def test_many_calls_are_rendered_in_linear_time() -> None:
+    """A client may store thousands of them, answered in any order, also after hidden messages."""
+    many, Counted.times, CountedSet.times = 1000, 0, 0
+    names = [Counted(f"call {number}") for number in range(many)]
+    results = [answers(seq, name) for seq, name in enumerate(reversed(names), 2)]
+    assert render([Mark(1, calls=tuple(names)), *results], [(1, many + 1)]) == Rendering()
+    assert Counted.times <= 10 * many
+    hidden = CountedSet(
+        range(2, many)
+    )  # message `many` is visible, so that the results are not in their place
+    late = [answers(seq, "a") for seq in range(many + 1, 2 * many)]
+    rendered = render([calls(1, "a"), *late], [(1, 2 * many)], hidden)
+    assert (len(rendered.left_out), rendered.inserted) == (many - 1, {1: no_result("a")})
+    assert CountedSet.times <= 10 * many

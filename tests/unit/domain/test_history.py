@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.domain.client_compaction import summary_at
 from holdfast.domain.fingerprints import EMPTY, extended, fingerprint_of, is_current
@@ -286,3 +289,42 @@ def test_a_chain_says_by_which_version_it_was_made() -> None:
 )
 def test_a_summary_is_recognised_by_how_a_user_message_begins(values: list[Said], at: int | None) -> None:
     assert summary_at(history_of(values)) == at
+
+
+class CountedBytes(bytes):
+    """A fingerprint that counts how often it is compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedBytes.times += 1
+        return bytes(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = bytes.__hash__
+
+
+def test_many_equal_messages_are_placed_in_linear_time() -> None:
+    """A client may send thousands: each number of them could be a repetition of those that are stored."""
+    many, CountedBytes.times = 1000, 0
+    request = asked(*[user("a")] * many)
+    request = replace(request, fingerprints=tuple(map(CountedBytes, request.fingerprints)))
+    before = stored(*[user("a")] * (many - 1), user("c"))
+    assert place(request, before) == Continues(many - 1)
+    assert CountedBytes.times <= 30 * many
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=6), st.lists(st.sampled_from("ab"), max_size=8))
+def test_messages_that_are_stored_unanswered_are_not_new(sent: list[str], before: list[str]) -> None:
+    """Those at the end of the stored ones with which the request begins, as many as possible."""
+    texts = [*sent, "c", "c"]  # at least two, and never all stored
+    repeated = max(
+        count
+        for count in range(len(sent) + 1)
+        if count <= len(before) and before[len(before) - count :] == sent[:count]
+    )
+    placed = place(asked(*map(user, texts)), stored(*map(user, before)))
+    assert isinstance(placed, Continues)
+    assert placed.new_from == repeated or (repeated == 0 and placed.new_from <= len(before))

@@ -62,7 +62,11 @@ def test_a_message_keeps_every_field_as_it_came(message: dict[str, Any]) -> None
         ({"role": "assistant", "tool_calls": [call("b"), call("a")]}, ("b", "a"), None),
         ({"role": "assistant", "tool_calls": []}, (), None),
         ({"role": "tool", "tool_call_id": "a", "content": "x"}, (), "a"),
-        ({"role": "user", "content": "x", "tool_calls": "not mine to judge", "tool_call_id": "b"}, (), None),
+        (
+            {"role": "user", "content": "x", "tool_calls": [call("not of a user")], "tool_call_id": 5},
+            (),
+            None,
+        ),
     ],
 )
 def test_calls_and_answers_are_lifted_out_of_the_roles_that_have_them(
@@ -115,6 +119,10 @@ def endless() -> dict[str, Any]:
         ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "tool_calls[0]"),
         ({"role": "assistant", "tool_calls": [call("")]}, "tool_calls[0]"),
         ({"role": "assistant", "tool_calls": [call("a"), call("a")]}, "share an id"),
+        ({"role": "assistant", "tool_calls": [{"id": "a", "function": "x"}]}, "tool_calls[0].function"),
+        ({"role": "assistant", "tool_calls": [{"id": "a", "custom": ["x"]}]}, "tool_calls[0].custom"),
+        ({"role": "user", "content": "x", "tool_calls": 5}, "tool_calls must be a list"),
+        ({"role": "tool", "content": "x", "tool_call_id": "a", "tool_calls": ["x"]}, "tool_calls[0]"),
         ({"role": "user", "content": "a\x00b"}, "NUL byte at position 1"),
         ({"role": "user", "content": "\ud800"}, "lone surrogate (U+D800)"),
         ({"role": "user", "content": "x", "deep": [{"er": "\x00"}]}, "'deep'[0].'er' holds a NUL"),
@@ -137,7 +145,7 @@ def endless() -> dict[str, Any]:
         (b'{"role": "user", "deep": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "not valid JSON"),
         (b'{"role": "user", "content": "x", "n": 1e400}', "not valid JSON"),
     ],
-    ids=range(46),
+    ids=range(50),
 )
 def test_what_is_no_message_is_refused_saying_why(value: Any, why: str) -> None:
     with pytest.raises(BadMessage) as refusal:

@@ -11,6 +11,9 @@ def view(*parts: Part) -> View:
     return View(parts)
 
 
+COPIED = view(Range(1, 2), Summary("s", 0, 0), Range(3, 4), Range(5))
+
+
 def shown(parts: tuple[Part, ...], last_seq: int) -> list[int]:
     """The numbers a view shows, in order."""
     return [seq for first, last in spans(parts, last_seq) for seq in range(first, last + 1)]
@@ -52,6 +55,15 @@ def test_a_fresh_view_shows_only_what_is_said_from_now_on() -> None:
         (view(Summary("s", 1, 8), Range(9)), 5, view(Range(1, 5))),
         (view(Summary("a", 1, 4), Summary("b", 5, 8), Range(9)), 6, view(Summary("a", 1, 4), Range(5, 6))),
         (view(Summary("carried over", 0, 0), Range(1)), 0, view(Summary("carried over", 0, 0))),
+        # A summary of another conversation, with messages that were copied after it.
+        (COPIED, 0, view()),
+        (COPIED, 1, view(Range(1, 1))),
+        (COPIED, 2, view(Range(1, 2))),
+        (COPIED, 3, view(Range(1, 2), Summary("s", 0, 0), Range(3, 3))),
+        (COPIED, 4, view(Range(1, 2), Summary("s", 0, 0), Range(3, 4))),
+        (COPIED, 6, view(Range(1, 2), Summary("s", 0, 0), Range(3, 4), Range(5, 6))),
+        (view(Range(1, 2), Summary("s", 0, 0), Range(3)), 1, view(Range(1, 1))),
+        (view(Range(1, 2), Summary("s", 0, 0), Range(3)), 2, view(Range(1, 2), Summary("s", 0, 0))),
     ],
 )
 def test_a_closed_view_shows_nothing_after_its_number(whole: View, last_seq: int, closed: View) -> None:

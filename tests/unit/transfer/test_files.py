@@ -311,6 +311,22 @@ async def test_somebody_elses_names_are_refused_and_nothing_is_imported(
         await another.response(OTHER, "resp_1")
 
 
+@pytest.mark.parametrize("what", ["key", "name"])
+async def test_two_owners_of_one_name_are_not_imported_as_one_owner(
+    store: Store, another: Store, tmp_path: Path, what: str
+) -> None:
+    node = await new_node(store)
+    for owner in (OWNER, OTHER):
+        begun = await say(store, node, "hello", owner=owner, key="cli:main" if what == "key" else None)
+        if what == "name":
+            await store.add_alias(owner, "cli:main", begun.session.conversation_id)
+    file = await export(store, tmp_path / "x.jsonl")
+    with pytest.raises(Conflict, match=f"the {what} 'cli:main' would lead to conv_.* Nothing was imported"):
+        await take(another, file, "carol")
+    assert (await another.statistics(None)).conversations == 0
+    assert (await take(another, file)).conversations == 2
+
+
 async def test_another_conversation_of_the_same_id_is_refused(
     store: Store, another: Store, tmp_path: Path
 ) -> None:
@@ -350,6 +366,56 @@ async def test_a_damaged_file_is_refused_whole(
     file = await export(store, tmp_path / "x.jsonl")
     assert callable(harm)
     file.write_bytes(b"".join(line + b"\n" for line in harm(file.read_bytes().splitlines())))
+    with pytest.raises(BadInput, match=words):
+        await take(another, file)
+    assert (await another.statistics(None)).conversations == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"role":"assistant","status"', b'"role":"pirate","status"', "message 2 is 'pirate'"),
+        (b'"source":"api"', b'"source":""', "a source must not be empty"),
+        (b'"status":"completed","node_id"', b'"status":"queued","node_id"', "is 'queued'"),
+        (b'"edge":null', b'"edge":"tunnel"', "'tunnel' is not an edge"),
+    ],
+)
+async def test_what_cannot_be_stored_of_a_later_conversation_is_found_before_the_first_is_imported(
+    store: Store, another: Store, tmp_path: Path, old: bytes, new: bytes, words: str
+) -> None:
+    node = await new_node(store)
+    for _ in range(2):
+        await say(store, node, "one", "two")
+    file = await export(store, tmp_path / "x.jsonl")
+    before, found, after = file.read_bytes().rpartition(old)
+    assert found
+    file.write_bytes(before + new + after)
+    with pytest.raises(BadInput, match=words):
+        await take(another, file)
+    assert (await another.statistics(None)).conversations == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "value", "words"),
+    [
+        ("conversation", "created_at", "9999-12-31T23:59:59-12:00", "not a time"),
+        ("session", "opened_at", "0001-01-01T00:00:00+14:00", "not a time"),
+        ("session", "last_activity_at", "2026-01-01T00:00:00", "not a time"),
+        ("turn", "ended_at", "9999-12-31T23:59:59-12:00", "not a time"),
+        ("message", "created_at", "9999-12-31T23:59:59-12:00", "not a time"),
+        ("turn", "session_id", "sess_other", "belongs to no session"),
+        ("message", "body", None, "has no body"),
+    ],
+)
+async def test_what_no_reader_could_read_back_is_refused(
+    store: Store, another: Store, tmp_path: Path, record: str, field: str, value: object, words: str
+) -> None:
+    """One such row would break every list and export that it is in."""
+    await say(store, await new_node(store), "one", key="k")
+    file = await export(store, tmp_path / "a.jsonl")
+    lines = [msgspec.json.decode(each) for each in file.read_bytes().splitlines()]
+    next(each for each in lines if each["record"] == record)[field] = value
+    file.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
     with pytest.raises(BadInput, match=words):
         await take(another, file)
     assert (await another.statistics(None)).conversations == 0

@@ -30,7 +30,7 @@ from ...domain.resets import ResetPolicies
 from ...domain.turns import Lease
 from ...errors import BadInput, SearchFailed
 from .. import checkpoints, items, maintenance, nodes, session_messages, turns
-from ..engine import opened
+from ..engine import opened, opened_in_thread
 from ..rows import to_stamp, to_time
 from ..search_terms import CATCH_UP_SECONDS, Deadline
 from ..store import Store
@@ -327,7 +327,7 @@ async def open_store(
 ) -> PostgresStore:
     """Open (or create) the store in this database. Raises StoreUnusable, having changed nothing, if it
     cannot; also for an incompletely copied store, unless `moving` (to finish the copy)."""
-    return await asyncio.to_thread(
+    return await opened_in_thread(
         PostgresStore,
         url,
         clock=clock,

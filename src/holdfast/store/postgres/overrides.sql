@@ -221,6 +221,9 @@ SELECT no FROM unindexed WHERE no IN (SELECT no FROM messages WHERE conversation
 -- For decisions by a flush's state; claims skip the locked row.
 SELECT session FROM flushes WHERE session = :session FOR NO KEY UPDATE;
 
+-- name: share_pairing
+SELECT id FROM pairings WHERE connector = :connector AND person = :person FOR SHARE;
+
 -- name: lock_connector
 -- One fenced write of a connector at a time: none is under way when another node claims it.
 SELECT name FROM connectors WHERE name = :name FOR NO KEY UPDATE;

@@ -158,10 +158,14 @@ class Changes:
             raise Unmet
         self.foreseen.clear()
 
-    def ending(self) -> list[Asked]:
-        """Statements to send right before the COMMIT: last of all notices and events, under their lock."""
+    def verify(self) -> None:
+        """Send what is waiting if something was assumed of it. Raises Unmet if that was wrong: then even a
+        function that has refused, and changed nothing, may have decided by it."""
         if any(queued.must_change or queued.usually_empty for queued, _ in self.waiting):
             self.carry_out()
+
+    def ending(self) -> list[Asked]:
+        """Statements to send right before the COMMIT: last of all notices and events, under their lock."""
         left, self.waiting = self.waiting, []
         if self.events or self.notices or self.forgotten:
             left.append((_EVENT_LOCK, {}))

@@ -255,6 +255,7 @@ class PostgresWriter(GroupWriter[PostgresJob]):
                 raise StoreUpgraded(oldest, self._schema)
             changes = Changes(wire, strict=strict)
             self._work(group, changes, self._on_time(stamp), foresees)
+            changes.verify()
             if changes.rows:
                 ending = [*changes.ending(), (_TELL, {"tag": self._tag}), (COMMIT, {})]
             else:

@@ -31,22 +31,29 @@ UPDATE api_keys SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL;
 UPDATE api_keys SET last_used_at = :now
 WHERE id = :id AND revoked_at IS NULL AND (last_used_at IS NULL OR last_used_at < :now);
 
+-- fragment: is_new_minute
+-- A new minute begins at 0. The one right before the stored one, by the clock of a node that is late, counts as the stored one.
+-- An earlier one is new too: the clock was set back, and nothing would be counted anew until it is there again.
+key_usage.minute NOT BETWEEN :minute AND :minute + 1
+
+-- fragment: is_new_day
+key_usage.day NOT BETWEEN :day AND :day + 1
+
 -- name: count_request
--- One more request in the current minute and day. Zero rows: a limit is reached, and nothing is counted. A new
--- minute or day begins at 0; an earlier one, by the clock of a node that is late, counts as the stored one.
+-- One more request in the current minute and day. Zero rows: a limit is reached, and nothing is counted.
 INSERT INTO key_usage (api_key, minute, day, minute_requests, day_requests, minute_tokens, day_tokens)
 VALUES (:name, :minute, :day, 1, 1, 0, 0)
 ON CONFLICT (api_key) DO UPDATE
-SET minute = CASE WHEN key_usage.minute < :minute THEN :minute ELSE key_usage.minute END,
-    day = CASE WHEN key_usage.day < :day THEN :day ELSE key_usage.day END,
-    minute_requests = 1 + CASE WHEN key_usage.minute < :minute THEN 0 ELSE key_usage.minute_requests END,
-    minute_tokens = CASE WHEN key_usage.minute < :minute THEN 0 ELSE key_usage.minute_tokens END,
-    day_requests = 1 + CASE WHEN key_usage.day < :day THEN 0 ELSE key_usage.day_requests END,
-    day_tokens = CASE WHEN key_usage.day < :day THEN 0 ELSE key_usage.day_tokens END
-WHERE (key_usage.minute < :minute
+SET minute = CASE WHEN {is_new_minute} THEN :minute ELSE key_usage.minute END,
+    day = CASE WHEN {is_new_day} THEN :day ELSE key_usage.day END,
+    minute_requests = 1 + CASE WHEN {is_new_minute} THEN 0 ELSE key_usage.minute_requests END,
+    minute_tokens = CASE WHEN {is_new_minute} THEN 0 ELSE key_usage.minute_tokens END,
+    day_requests = 1 + CASE WHEN {is_new_day} THEN 0 ELSE key_usage.day_requests END,
+    day_tokens = CASE WHEN {is_new_day} THEN 0 ELSE key_usage.day_tokens END
+WHERE ({is_new_minute}
        OR ((:requests_per_minute = 0 OR key_usage.minute_requests < :requests_per_minute)
            AND (:tokens_per_minute = 0 OR key_usage.minute_tokens < :tokens_per_minute)))
-  AND (key_usage.day < :day
+  AND ({is_new_day}
        OR ((:requests_per_day = 0 OR key_usage.day_requests < :requests_per_day)
            AND (:tokens_per_day = 0 OR key_usage.day_tokens < :tokens_per_day)));
 
@@ -56,12 +63,12 @@ WHERE (key_usage.minute < :minute
 INSERT INTO key_usage (api_key, minute, day, minute_requests, day_requests, minute_tokens, day_tokens)
 VALUES (:name, :minute, :day, 0, 0, :tokens, :tokens)
 ON CONFLICT (api_key) DO UPDATE
-SET minute = CASE WHEN key_usage.minute < :minute THEN :minute ELSE key_usage.minute END,
-    day = CASE WHEN key_usage.day < :day THEN :day ELSE key_usage.day END,
-    minute_requests = CASE WHEN key_usage.minute < :minute THEN 0 ELSE key_usage.minute_requests END,
-    minute_tokens = :tokens + CASE WHEN key_usage.minute < :minute THEN 0 ELSE key_usage.minute_tokens END,
-    day_requests = CASE WHEN key_usage.day < :day THEN 0 ELSE key_usage.day_requests END,
-    day_tokens = :tokens + CASE WHEN key_usage.day < :day THEN 0 ELSE key_usage.day_tokens END;
+SET minute = CASE WHEN {is_new_minute} THEN :minute ELSE key_usage.minute END,
+    day = CASE WHEN {is_new_day} THEN :day ELSE key_usage.day END,
+    minute_requests = CASE WHEN {is_new_minute} THEN 0 ELSE key_usage.minute_requests END,
+    minute_tokens = :tokens + CASE WHEN {is_new_minute} THEN 0 ELSE key_usage.minute_tokens END,
+    day_requests = CASE WHEN {is_new_day} THEN 0 ELSE key_usage.day_requests END,
+    day_tokens = :tokens + CASE WHEN {is_new_day} THEN 0 ELSE key_usage.day_tokens END;
 
 -- name: key_use
 SELECT minute, day, minute_requests, day_requests, minute_tokens, day_tokens FROM key_usage WHERE api_key = :name;

@@ -35,6 +35,9 @@ RETURNING token, cursor;
 -- name: connector_node
 SELECT node FROM connectors WHERE name = :name;
 
+-- name: connector_kind
+SELECT kind FROM connectors WHERE name = :name;
+
 -- name: connector_claim
 -- locks: lock_connector(name)
 -- A row: this token is the newest.
@@ -71,6 +74,10 @@ SELECT {chat_place_columns} FROM places p WHERE p.connector = :connector AND p.a
 -- name: chat_place_by_id
 SELECT {chat_place_columns} FROM places p WHERE p.id = :id;
 
+-- name: chat_place_to_bind
+-- Locked: no other node binds it before this transaction ends.
+SELECT {chat_place_columns} FROM places p WHERE p.id = :id FOR NO KEY UPDATE;
+
 -- name: chat_places_of_conversation
 SELECT {chat_place_columns} FROM places p WHERE p.conversation = :conversation ORDER BY p.id;
 
@@ -79,6 +86,14 @@ SELECT {chat_place_columns} FROM places p WHERE p.conversation = :conversation O
 -- time: usual
 -- For listing an owner's places.
 SELECT {chat_place_columns} FROM places p WHERE :owner::text IS NULL OR p.owner = :owner ORDER BY p.connector, p.address;
+
+-- name: chat_places_of_person
+-- scans: whole tables
+-- time: usual
+-- By hand: the direct chat in which this person asked to be paired, and those in which they wrote.
+SELECT {chat_place_columns} FROM places p WHERE p.connector = :connector AND p.kind = 'direct' AND (p.address = :address
+    OR p.id IN (SELECT i.place FROM inbox i WHERE i.connector = :connector AND i.sender = :person))
+ORDER BY p.conversation, p.id;
 
 -- name: own_chat_place
 -- rows: any
@@ -90,6 +105,7 @@ UPDATE places SET conversation = :conversation, linked = :linked, hears_all = :h
 
 -- name: count_chat_places
 -- rows: any
+-- The conversation is locked: what others have bound to it is committed, and visible to this statement.
 UPDATE conversations SET places = (SELECT count(*) FROM places WHERE conversation = :id) WHERE id = :id;
 
 -- name: clear_home
@@ -120,9 +136,19 @@ UPDATE inbox SET deleted_at = :now, state = CASE WHEN state = 'new' THEN 'withdr
                  text = CASE WHEN state = 'new' THEN '' ELSE text END, files = CASE WHEN state = 'new' THEN NULL ELSE files END
 WHERE connector = :connector AND platform_id = :platform_id AND deleted_at IS NULL;
 
+-- fragment: inbox_due_at
+-- One that was received after now is due: the clock was set back, and the message would wait for as long.
+CASE WHEN received_at > :now THEN :now ELSE due_at END
+
+-- name: withdraw_inbox_of_person
+-- rows: any
+-- What a person wrote and no turn has yet, when the person is refused.
+UPDATE inbox SET deleted_at = :now, state = 'withdrawn', text = '', files = NULL
+WHERE connector = :connector AND sender = :person AND state IN ('new', 'taken') AND state = 'new';
+
 -- name: open_inbox_places
 -- Places with messages that are not answered, each with the time of its first attempt that is due.
-SELECT place, min(due_at) FROM inbox WHERE connector = :connector AND state IN ('new', 'taken')
+SELECT place, min({inbox_due_at}) FROM inbox WHERE connector = :connector AND state IN ('new', 'taken')
 GROUP BY place ORDER BY min(no) LIMIT :limit;
 
 -- name: open_inbox
@@ -131,7 +157,7 @@ WHERE i.connector = :connector AND i.place = :place AND i.state IN ('new', 'take
 
 -- name: inbox_due
 -- When this place's first message may be tried again.
-SELECT min(due_at) FROM inbox WHERE connector = :connector AND place = :place AND state = 'taken';
+SELECT min({inbox_due_at}) FROM inbox WHERE connector = :connector AND place = :place AND state = 'taken';
 
 -- name: inbox_of_turn
 SELECT {inbox_columns} FROM inbox i WHERE i.turn = :turn ORDER BY i.ordinal, i.no;
@@ -154,10 +180,14 @@ UPDATE inbox SET state = 'taken', turn = :turn, conversation = :conversation WHE
 UPDATE inbox SET turn = :joined WHERE turn = :turn;
 
 -- name: new_commands
--- Messages that may be commands which do not wait for their turn.
-SELECT {inbox_columns}, i.place FROM inbox i
-WHERE i.connector = :connector AND i.state IN ('new', 'taken') AND i.state = 'new' AND i.text LIKE '/%'
-ORDER BY i.no LIMIT :limit;
+-- Messages that begin like a command which does not wait for its turn (AT_ONCE), the first few of each place: no place's
+-- messages hide those of others.
+SELECT no, platform_id, sender, sender_name, text, state, turn, attempts, received_at, files, place FROM (
+    SELECT {inbox_columns}, i.place, row_number() OVER (PARTITION BY i.place ORDER BY i.no) AS position FROM inbox i
+    WHERE i.connector = :connector AND i.state IN ('new', 'taken') AND i.state = 'new'
+      AND (lower(substr(i.text, 1, 5)) IN ('/stop', '/help') OR lower(substr(i.text, 1, 4)) = '/why'
+           OR lower(substr(i.text, 1, 3)) = '/ps')) c
+WHERE position <= 10 ORDER BY no LIMIT :limit;
 
 -- name: settle_inbox
 -- No row: it was finished before. What was answered is in the conversation: it is not kept twice.
@@ -221,17 +251,21 @@ FROM places p WHERE p.conversation = :conversation
 SELECT r.webhook, r.owner, t.conversation FROM responses r JOIN turns t ON t.id = r.turn
 WHERE r.id = :id AND r.webhook IS NOT NULL;
 
+-- fragment: delivery_due_at
+-- One that was made after now is due: see `inbox_due_at`.
+CASE WHEN d.created_at > :now THEN :now ELSE d.due_at END
+
 -- name: due_deliveries
 -- The oldest of each place that is not sent: what comes after it in the same place waits for it.
 SELECT d.no FROM deliveries d
-WHERE d.connector = :connector AND d.state = 'pending' AND d.due_at <= :now
+WHERE d.connector = :connector AND d.state = 'pending' AND {delivery_due_at} <= :now
   AND (d.claimed_by IS NULL OR d.claimed_by <> :token)
   AND NOT EXISTS (SELECT 1 FROM deliveries e WHERE e.connector = :connector AND e.place = d.place
                   AND e.state = 'pending' AND e.no < d.no)
 ORDER BY d.no LIMIT :limit;
 
 -- name: next_delivery_due
-SELECT min(due_at) FROM deliveries WHERE connector = :connector AND state = 'pending';
+SELECT min({delivery_due_at}) FROM deliveries d WHERE connector = :connector AND state = 'pending';
 
 -- name: claim_delivery
 -- rows: any
@@ -279,6 +313,13 @@ DELETE FROM deliveries WHERE state IN ('pending', 'dead')
   AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq)
   AND (kind = 'said' OR (SELECT role FROM messages WHERE conversation = :conversation AND seq = :seq) = 'assistant');
 
+-- name: drop_unsent_of_others
+-- rows: any
+-- scans: whole tables
+-- time: usual
+-- By hand. Notices and messages of other places that were not sent to this place yet.
+DELETE FROM deliveries WHERE place = :place AND state IN ('pending', 'dead') AND kind IN ('notice', 'said');
+
 -- name: drop_growing
 -- rows: any
 DELETE FROM deliveries WHERE id = :id AND state = 'growing';
@@ -299,6 +340,8 @@ DELETE FROM deliveries WHERE no IN (
     SELECT no FROM deliveries WHERE state = 'sent' AND sent_at < :before ORDER BY sent_at LIMIT :limit);
 
 -- name: pairing_of_person
+-- locks: share_pairing(connector, person)
+-- For storing what the person wrote: a revocation waits, and then finds it.
 SELECT {pairing_columns} FROM pairings WHERE connector = :connector AND person = :person;
 
 -- name: pairing_by_code

@@ -147,6 +147,12 @@ SELECT session FROM aliases WHERE conversation = :conversation AND alias = :alia
 -- rows: any
 INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
 
+-- name: insert_free_alias
+-- rows: any
+-- No row: another conversation of this owner has the alias.
+INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now)
+ON CONFLICT DO NOTHING;
+
 -- name: set_tip
 -- rows: any
 -- Every id of the conversation resolves to the newest session of the line.

@@ -17,9 +17,9 @@ WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :n
   AND (expires_at IS NULL OR expires_at > :now);
 
 -- name: item_size
--- Its bytes and its conversation, though it may have expired.
+-- Its bytes and its conversation, though it may have expired. Locked: neither changes before this transaction ends.
 SELECT octet_length(value), conversation FROM items
-WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name;
+WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name FOR NO KEY UPDATE;
 
 -- name: refresh_item
 -- rows: any
@@ -43,4 +43,10 @@ SELECT DISTINCT namespace FROM items
 WHERE owner = :owner AND space = :space AND (expires_at IS NULL OR expires_at > :now) ORDER BY namespace;
 
 -- name: expired_items
-SELECT owner, space, namespace, name, conversation, octet_length(value) FROM items WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit;
+-- Locked, without those that another node is changing.
+SELECT owner, space, namespace, name, conversation, octet_length(value) FROM items
+WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+
+-- name: lock_if_free
+-- A conversation. No row: another node has it locked now, or it was deleted.
+SELECT id FROM conversations WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED;

@@ -16,15 +16,24 @@ SELECT turn, messages FROM queued_turns WHERE conversation = :conversation AND s
 
 -- name: queue_heads
 -- scans: a small table
--- The first queued turn of each conversation that no turn holds or waits in, the oldest first.
-SELECT q.turn FROM queued_turns q CROSS JOIN conversations c
-WHERE c.id = q.conversation AND c.turn IS NULL
-  AND NOT EXISTS (SELECT 1 FROM queued_turns o WHERE o.conversation = q.conversation AND o.no < q.no)
-ORDER BY q.no LIMIT :limit;
+-- The first queued turn of each conversation that no turn holds or waits in: the oldest of each owner, then the next of
+-- each, so that an owner with many does not hold up the others.
+SELECT turn FROM (
+  SELECT q.turn, q.no, row_number() OVER (PARTITION BY c.owner ORDER BY q.no) AS place
+  FROM queued_turns q CROSS JOIN conversations c
+  WHERE c.id = q.conversation AND c.turn IS NULL
+    AND NOT EXISTS (SELECT 1 FROM queued_turns o WHERE o.conversation = q.conversation AND o.no < q.no)
+) heads ORDER BY place, no LIMIT :limit;
 
 -- name: count_all_queued
 -- scans: a small table
 SELECT count(*) FROM queued_turns;
+
+-- name: queued_bytes
+-- scans: a small table
+-- Of an owner's queued turns.
+SELECT coalesce(sum(length(q.messages)), 0)::bigint FROM queued_turns q CROSS JOIN turns t
+WHERE t.id = q.turn AND t.owner = :owner;
 
 -- name: queued_turns
 -- scans: a small table

@@ -22,7 +22,7 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import SearchFailed, StoreFailed, StoreUnusable
 from .. import maintenance, nodes
-from ..engine import opened
+from ..engine import opened, opened_in_thread
 from ..rows import to_stamp
 from ..search_terms import CATCH_UP_SECONDS, Deadline
 from ..store import Store
@@ -270,7 +270,7 @@ async def open_store(
     quotas: Quotas = UNLIMITED,
 ) -> SQLiteStore:
     """Open (or create) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
-    return await asyncio.to_thread(
+    return await opened_in_thread(
         SQLiteStore,
         database,
         clock=clock,

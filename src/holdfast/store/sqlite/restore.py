@@ -16,6 +16,7 @@ from ...errors import BadInput, StoreError
 from ...os_support import private_umask
 from .backup import copy_database
 from .connections import APPLICATION_ID
+from .files import real
 from .migrations import newest
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ def restore(source: Path, database: Path, progress: Progress = no_progress) -> P
     if `source` is not a sound store of this or an earlier version.
     """
     _check_backup(source)
+    database = real(database)
     _empty_log(database)
     partial = database.with_name(f"{database.name}.{new_id('partial')}")
     aside = database.with_name(f"{database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")

@@ -6,6 +6,7 @@ copy left by a killed run is overwritten by the next.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def snapshot(database: Path, now: int) -> Iterator[Snapshot]:
     finally:
         if connection is not None:
             connection.close()
-        for path in copy.parent.glob(f"{copy.name}*"):
+        for path in copy.parent.glob(f"{glob.escape(copy.name)}*"):
             path.unlink(missing_ok=True)
 
 
