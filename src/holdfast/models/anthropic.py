@@ -29,7 +29,7 @@ from .connection import BACKOFF_SECONDS, Connection
 from .http_client import HttpFailure, UpstreamResponse
 from .refusals import refusal_in
 from .sse import MAX_EVENT, EventReader
-from .upstream import ServedModel
+from .upstream import ServedModel, Silence
 
 VERSION = "2023-06-01"
 CLAUDE_WINDOW = 200_000
@@ -98,11 +98,13 @@ class AnthropicUpstream(ServedModel):
                 for chunk in answer.whole(self._decoded(await self._body(response))):
                     yield chunk
                 return
-            events = EventReader()
-            while not answer.done and (piece := await self._read(response, answer)):
+            events, silence = EventReader(), Silence(self._connection.timeout_seconds)
+            while not answer.done and (piece := await self._read(response, answer.finished, silence)):
+                heard = answer.heard
                 for event in events.feed(piece):
                     for chunk in answer.add(self._event(event.data)):
                         yield chunk
+                silence.read(answer.heard > heard, answer.finished)
             for event in () if answer.done else events.finish():
                 for chunk in answer.add(self._event(event.data)):
                     yield chunk
@@ -144,15 +146,6 @@ class AnthropicUpstream(ServedModel):
         except (HttpFailure, OSError) as problem:
             self._connection.fail(problem, begun=bool(pieces))
         return b"".join(pieces)
-
-    async def _read(self, response: UpstreamResponse, answer: AnswerTranslator) -> bytes:
-        """The next bytes of the stream; empty at its end."""
-        try:
-            return await response.readany()
-        except (HttpFailure, OSError) as problem:
-            if answer.finished:
-                return b""
-            self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
 
     def _event(self, data: bytes) -> Mapping[str, Any]:
         value = self._decoded(data) if data else {}
@@ -288,7 +281,10 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:
         return
     if message.get("role") == "assistant":
         for name in ("thinking_blocks", "anthropic_blocks"):
-            yield from (block for block in message.get(name) or () if isinstance(block, Mapping))
+            found = message.get(name)  # a client may send anything
+            yield from (
+                (block for block in found if isinstance(block, Mapping)) if isinstance(found, list) else ()
+            )
     yield from _parts(content)
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
@@ -326,7 +322,8 @@ def _parts(content: Any) -> Iterator[Block]:
                 url = image.get("url") if isinstance(image, Mapping) else image
                 yield {"type": "image", "source": _source(str(url))}
             case "file":
-                yield from _file(part.get("file") or {})
+                file = part.get("file")
+                yield from _file(file if isinstance(file, Mapping) else {})
             case "input_audio":
                 yield {"type": "text", "text": "[sound, which this model cannot take]"}
             case _:
@@ -366,6 +363,8 @@ class AnswerTranslator:
         self._stop: Mapping[str, Any] | None = None
         self.done = False
         """True once the server has sent the end of the message."""
+        self.heard = 0
+        """Grows with each event, but not with pings."""
 
     @property
     def finished(self) -> bool:
@@ -393,6 +392,7 @@ class AnswerTranslator:
 
     def add(self, event: Mapping[str, Any]) -> Iterator[Chunk]:
         """The chunks for one event; unknown events are ignored."""
+        self.heard += event.get("type") != "ping"
         match event.get("type"):
             case "message_start":
                 message = event.get("message") or {}

@@ -237,7 +237,7 @@ class Connection:
 
     def fail_silent(self) -> NoReturn:
         """Raise for an open connection on which no part of the answer arrives."""
-        raise ModelError(
+        raise self.error(
             f"the model at {self.where} sent only keepalives for {self._timeout_seconds:g} s, no part of an "
             "answer; is it overloaded? The limit is [model] timeout_seconds",
             504,

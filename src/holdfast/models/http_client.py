@@ -5,8 +5,8 @@ cookies, compression or HTTP/2. httptools parses the responses. A connection is 
 that was received whole, and for at most `KEEP_ALIVE_SECONDS` without a request.
 
 Every failure is an OSError or an HttpFailure: `ConnectTimeout`, `Disconnected` (closed without a response),
-`BrokenBody` (closed inside a body) and `InvalidResponse` (not HTTP). TimeoutError: no byte arrived for
-`read_seconds`.
+`BrokenBody` (closed inside a body, or too long) and `InvalidResponse` (not HTTP). TimeoutError: no byte
+arrived for `read_seconds`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import httptools
 
 KEEP_ALIVE_SECONDS = 15.0
 HEAD_BYTES = 64 * 1024
+BODY_BYTES = 16 * 2**20
+"""The longest body that is read whole."""
 BUFFER_BYTES = 128 * 1024
 """Reading from the network pauses while more of a body than this waits to be read."""
 SECOND_ADDRESS_SECONDS = 0.25
@@ -41,7 +43,7 @@ class Disconnected(HttpFailure):
 
 
 class BrokenBody(HttpFailure):
-    """The server closed the connection before the end of a response."""
+    """The connection was closed before the end of a response, or its body is too long."""
 
 
 class InvalidResponse(HttpFailure):
@@ -98,11 +100,14 @@ class UpstreamResponse:
         self._connection.resume(self)
         return piece
 
-    async def read(self) -> bytes:
-        """The rest of the body."""
-        pieces = []
+    async def read(self, most: int = BODY_BYTES) -> bytes:
+        """The rest of the body. BrokenBody: it has more than `most` bytes."""
+        pieces, size = [], 0
         while piece := await self.readany():
             pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise BrokenBody(f"a body of more than {most} bytes")
         return b"".join(pieces)
 
     def close(self) -> None:

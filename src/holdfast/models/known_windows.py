@@ -4,6 +4,9 @@ A known value is used at once and refreshed in the background. A model that does
 one that reports no window. A limit learnt from an upstream's refusal takes precedence over its own report,
 for LEARNT_SECONDS. A limit suggested by token reports is only a hint: it can lower a window, but not below
 the one assumed for unknown models. Settings always win.
+
+Both kinds of limits hold for the owner whose request they are from: a refusal may repeat text of the request,
+and what a report says depends on the text that was sent. So no owner changes the windows of another.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from .effective_window import ASSUMED_WINDOW, Window, WindowOrigin, WindowSettin
 
 log = logging.getLogger(__name__)
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 5.0
 KEPT_SECONDS = 60.0
 LEARNT_SECONDS = 900.0
 MOST_NAMES = 256
-"""Clients choose model names freely, so the cache is bounded; the oldest entry is evicted."""
+"""Clients choose model names freely, so the caches are bounded; the oldest entry is evicted."""
 CONFIGURED = frozenset({WindowOrigin.NAMED, WindowOrigin.CONFIGURED})
 
 
@@ -44,12 +48,13 @@ class Windows:
         self._settings = settings
         self._monotonic = monotonic
         self._known: dict[str | None, _KnownWindow] = {}
-        self._learnt: dict[str | None, tuple[int, float]] = {}
-        self._suspected: dict[str | None, tuple[int, float]] = {}
+        self._learnt: dict[tuple[str, str | None], tuple[int, float]] = {}
+        """By owner and name of the model."""
+        self._suspected: dict[tuple[str, str | None], tuple[int, float]] = {}
         self._asking: dict[str | None, asyncio.Task[None]] = {}
 
-    async def of(self, name: str | None) -> Window:
-        """The window of the model with this name; None: of the default model."""
+    async def of(self, name: str | None, owner: str = "") -> Window:
+        """The window of the model with this name for requests of this owner; None: of the default model."""
         known = self._known.get(name)
         if known is None or known.asked_at + KEPT_SECONDS <= self._monotonic():
             asking = self._ask(name)
@@ -59,24 +64,26 @@ class Windows:
         window = known.window if known else Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
         if window.origin in CONFIGURED:
             return window
-        limit, until = self._learnt.get(name, (0, 0.0))
+        limit, until = self._learnt.get((owner, name), (0, 0.0))
         if limit and until > self._monotonic() and (limit < window.tokens or not is_known(window)):
             window = replace(window, tokens=limit, origin=WindowOrigin.MODEL)
-        hint, until = self._suspected.get(name, (0, 0.0))
+        hint, until = self._suspected.get((owner, name), (0, 0.0))
         if hint and until > self._monotonic() and hint < window.tokens:
             window = replace(window, tokens=hint, origin=WindowOrigin.REPORTED)
         return window
 
-    def learn(self, name: str | None, tokens: int) -> None:
+    def learn(self, name: str | None, tokens: int, owner: str = "") -> None:
         """Record a limit from a refusal; it lowers what the model reports."""
-        self._learnt[name] = tokens, self._monotonic() + LEARNT_SECONDS
+        self._learnt.pop((owner, name), None)  # newest last
+        self._learnt[owner, name] = tokens, self._monotonic() + LEARNT_SECONDS
         _bound(self._learnt)
 
-    def suspect(self, name: str | None, tokens: int) -> bool:
+    def suspect(self, name: str | None, tokens: int, owner: str = "") -> bool:
         """Record a limit suggested by token reports. True: it was not known before."""
         now = self._monotonic()
-        _, until = self._suspected.get(name, (0, 0.0))
-        self._suspected[name] = max(tokens, ASSUMED_WINDOW), now + LEARNT_SECONDS
+        _, until = self._suspected.pop((owner, name), (0, 0.0))
+        self._suspected[owner, name] = max(tokens, ASSUMED_WINDOW), now + LEARNT_SECONDS
+        _bound(self._suspected)
         return until <= now
 
     async def close(self) -> None:
@@ -107,7 +114,7 @@ class Windows:
         _bound(self._known)
 
 
-def _bound(kept: dict[str | None, T]) -> None:
+def _bound(kept: dict[K, T]) -> None:
     while len(kept) > MOST_NAMES:
         del kept[next(iter(kept))]
 

@@ -203,7 +203,6 @@ class ReplyFolder:
 
 @dataclass(slots=True)
 class _FoldedChoice:
-    role: str = "assistant"
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     texts: dict[str, list[str]] = field(default_factory=dict)
@@ -232,12 +231,10 @@ class _FoldedChoice:
 
     def _add_delta(self, delta: Mapping[str, Any]) -> None:
         for name, value in delta.items():
-            if value is None:
+            if value is None or name == "role":  # whatever some servers call it, this is the assistant
                 continue
             if isinstance(value, str) and is_text_field(name):
                 self.texts.setdefault(name, []).append(value)
-            elif name == "role":
-                self.role = value or self.role
             elif name == "tool_calls":
                 for call in value:
                     self._call(call).add(call)
@@ -260,7 +257,7 @@ class _FoldedChoice:
 
     def message(self, reply_id: str, choice: int = 0) -> dict[str, Any]:
         texts = {name: "".join(parts) for name, parts in self.texts.items()}
-        message: dict[str, Any] = {"role": self.role, "content": texts.pop("content", "") or None}
+        message: dict[str, Any] = {"role": "assistant", "content": texts.pop("content", "") or None}
         message.update((name, text) for name, text in texts.items() if text)
         for name, value in self.fields.items():
             if name == "content" and message["content"] and isinstance(value, list):
@@ -268,7 +265,8 @@ class _FoldedChoice:
             message[name] = value
         if self.calls:
             prefix = f"call_{reply_id}_{choice}_" if choice else f"call_{reply_id}_"
-            message["tool_calls"] = [call.whole(f"{prefix}{at}") for at, call in enumerate(self.calls)]
+            taken: set[str] = set()
+            message["tool_calls"] = [call.whole(f"{prefix}{at}", taken) for at, call in enumerate(self.calls)]
         if message["content"] is None and not self.calls and not self.fields and "refusal" not in message:
             message["content"] = ""
         return message
@@ -290,9 +288,12 @@ class _FoldedCall:
             elif name != "index" and value is not None:
                 self.fields[name] = value
 
-    def whole(self, stand_in: str) -> dict[str, Any]:
+    def whole(self, stand_in: str, taken: set[str]) -> dict[str, Any]:
+        """The call, with an id that is not `taken`: some servers give several calls of one reply the same."""
         function = {"name": "", "arguments": "", **self.function}
-        return {"id": self.id or stand_in, "type": "function", **self.fields, "function": function}
+        call_id = self.id if self.id and self.id not in taken else stand_in
+        taken.add(call_id)
+        return {"id": call_id, "type": "function", **self.fields, "function": function}
 
 
 def _grown(function: Mapping[str, Any] | None, piece: Mapping[str, Any]) -> dict[str, Any]:

@@ -195,9 +195,8 @@ class CallableModel:
         except ModelError:
             raise
         except Exception as problem:
-            raise ModelError(
-                f"the model {self._name} raised {type(problem).__name__}: {problem}"
-            ) from problem
+            raised = f"the model {self._name} raised {type(problem).__name__}"
+            raise ModelError(f"{raised}: {problem}", public=raised) from problem
         if not isinstance(text, str):
             raise ModelError(f"the model {self._name} must return a str, and returned {type(text).__name__}")
         maker = ChunkMaker(self._name)

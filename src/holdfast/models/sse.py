@@ -2,7 +2,8 @@
 
 Feed it what arrives; it returns the complete events, each as its name and its data, both as bytes: nothing is
 decoded here. LF, CRLF and CR end a line, comments are dropped, several `data:` lines are one event. An event
-may have about MAX_EVENT bytes: a server that never ends a line cannot fill the memory.
+may have about MAX_EVENT bytes and a stream MAX_STREAM: a server that never ends a line, or its answer, cannot
+fill the memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from ..errors import ModelError
 
 MAX_EVENT = 16 * 2**20
+MAX_STREAM = 256 * 2**20
+"""About a million chunks. What can be stored of an answer is far less."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -29,11 +32,15 @@ class EventReader:
         self._data: list[bytes] = []
         self._name = b""
         self._held = 0  # bytes since the last event
+        self._left = MAX_STREAM
         self._after_cr = False  # a piece ended in CR: a following LF belongs to that line end
         self._begun = False
 
     def feed(self, piece: bytes) -> list[SseEvent]:
         """The events that this piece completes."""
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ModelError(f"the model sent more than {MAX_STREAM >> 20} MiB and did not end its answer")
         if self._after_cr and piece:
             self._after_cr = False
             piece = piece.removeprefix(b"\n")

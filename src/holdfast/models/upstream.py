@@ -81,6 +81,22 @@ class ServedModel(ABC):
             request.on_accepted()
         return response
 
+    async def _read(self, response: UpstreamResponse, finished: bool, silence: Silence) -> bytes:
+        """The next bytes of a streamed answer; empty at its end. Keepalives do not extend the timeout.
+        `finished`: the answer is complete, though more may follow."""
+        try:
+            if silence.left is None:  # only events so far: the connection's own timeout applies
+                return await response.readany()
+            async with asyncio.timeout(silence.left):
+                with silence:
+                    return await response.readany()
+        except (HttpFailure, OSError) as problem:
+            if finished:
+                return b""  # only usage could have followed
+            if isinstance(problem, TimeoutError) and silence.left is not None:
+                self._connection.fail_silent()
+            self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
+
 
 class Upstream(ServedModel):
     """The server at `base_url`, with OpenAI's API."""
@@ -163,9 +179,9 @@ class Upstream(ServedModel):
         response = await self._accepted(request, "chat/completions", body, {})
         choices = request.options.get("n")
         answer = AnswerReader(max(1, choices) if isinstance(choices, int) else 1, self._connection.shown)
-        silence = _Silence(self._connection.timeout_seconds)
+        silence = Silence(self._connection.timeout_seconds)
         try:
-            while not answer.done and (piece := await self._read(response, answer, silence)):
+            while not answer.done and (piece := await self._read(response, answer.finished, silence)):
                 heard = answer.heard
                 for chunk in answer.feed(piece):
                     yield chunk
@@ -178,23 +194,8 @@ class Upstream(ServedModel):
         finally:
             response.close()  # no effect on a connection that was read to its end
 
-    async def _read(self, response: UpstreamResponse, answer: AnswerReader, silence: _Silence) -> bytes:
-        """The next bytes of the body; empty at its end. Keepalives do not extend the timeout."""
-        try:
-            if silence.left is None:  # only events so far: the connection's own timeout applies
-                return await response.readany()
-            async with asyncio.timeout(silence.left):
-                with silence:
-                    return await response.readany()
-        except (HttpFailure, OSError) as problem:
-            if answer.finished:
-                return b""  # only usage could have followed
-            if isinstance(problem, TimeoutError) and silence.left is not None:
-                self._connection.fail_silent()
-            self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
 
-
-class _Silence:
+class Silence:
     """How long the model may still send no event. Counted only while reading, so a slow consumer does not use
     it up. `left` is None while each piece has brought an event, so a flowing stream costs no timers."""
 

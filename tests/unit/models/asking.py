@@ -1,4 +1,4 @@
-"""Asking a model in a test: the whole answer, or the refusal, which must not show the key."""
+"""Asking a model in a test: the whole answer, or the refusal, which shows clients neither key nor address."""
 
 import pytest
 
@@ -17,4 +17,5 @@ async def refusal(model: Model, request: ModelRequest = ASKED) -> ModelError:
     with pytest.raises(ModelError) as caught:
         await answer(model, request)
     assert KEY not in str(caught.value)
+    assert model.description.rpartition(" at ")[2] not in caught.value.public
     return caught.value

@@ -15,6 +15,6 @@ async def server() -> AsyncIterator[MockUpstream]:
 
 @pytest.fixture
 async def upstream(server: MockUpstream) -> AsyncIterator[Upstream]:
-    model = Upstream(server.url, KEY, timeout_seconds=5, backoff=(0, 0))
+    model = Upstream(server.url, KEY, timeout_seconds=60, backoff=(0, 0))
     yield model
     await model.close()

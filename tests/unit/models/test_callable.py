@@ -43,6 +43,7 @@ async def test_what_it_raises_becomes_a_model_error() -> None:
     with pytest.raises(ModelError, match="the model broken raised KeyError: 'token'") as caught:
         await reply(CallableModel(broken))
     assert isinstance(caught.value.__cause__, KeyError)
+    assert caught.value.public == "the model broken raised KeyError"  # its text may name anything
     with pytest.raises(ModelError, match="busy") as passed:
         await reply(CallableModel(honest))
     assert passed.value.status == 503

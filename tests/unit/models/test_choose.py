@@ -99,7 +99,7 @@ async def test_a_name_that_the_local_model_does_not_have_is_never_answered_by_it
 
 async def test_the_settings_choose_and_name_where_the_key_is(server: MockUpstream) -> None:
     server.answers = [says()]
-    settings = ModelSettings(base_url=server.url, name="mine", api_key_env="MY_KEY", timeout_seconds=5)
+    settings = ModelSettings(base_url=server.url, name="mine", api_key_env="MY_KEY", timeout_seconds=60)
     model = await choose_from(settings, {"MY_KEY": KEY, "OPENAI_API_KEY": "another"})
     await answer(model, ModelRequest(b"[]"))
     await model.close()

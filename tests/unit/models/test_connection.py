@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from holdfast.errors import BadSetting, ModelError
+from holdfast.models.anthropic import AnthropicUpstream
 from holdfast.models.base import ModelRequest
 from holdfast.models.reply import fold
 from holdfast.models.upstream import Upstream
@@ -347,6 +348,37 @@ async def test_keepalives_between_events_do_not_shorten_the_time_of_the_next(ser
     await model.close()
 
 
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+MESSAGE = [
+    event({"type": "message_start", "message": {"model": "claude-x"}}),
+    event({"type": "content_block_start", "content_block": {"type": "text", "text": ""}}),
+    event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hello Ada"}}),
+    event({"type": "content_block_stop"}),
+    event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+]
+
+
+@pytest.mark.parametrize("ping", [PING, b": keep-alive\n\n"], ids=["ping", "comment"])
+@pytest.mark.parametrize("before", [0, 3])
+async def test_pings_of_anthropics_api_are_no_answer(server: MockUpstream, ping: bytes, before: int) -> None:
+    model = AnthropicUpstream(server.url, KEY, timeout_seconds=0.3)
+    server.pages["/v1/messages"] = keeps_alive(MESSAGE[:before], ping)
+    async with asyncio.timeout(60):
+        caught = await refusal(model)
+    await model.close()
+    assert caught.status == 504
+    assert "sent only keepalives for 0.3 s" in str(caught)
+
+
+async def test_pings_of_anthropics_api_after_a_whole_answer_do_not_hold_it_back(server: MockUpstream) -> None:
+    model = AnthropicUpstream(server.url, KEY, timeout_seconds=600)
+    server.pages["/v1/messages"] = keeps_alive(MESSAGE, PING)
+    async with asyncio.timeout(60):
+        chunks = await answer(model)
+    await model.close()
+    assert fold(chunks).message["content"] == "Hello Ada"
+
+
 async def test_a_list_of_models_that_never_ends_is_given_up(server: MockUpstream) -> None:
     model = Upstream(server.url, KEY, timeout_seconds=0.3)
     server.pages["/v1/models"] = keeps_alive([b'{"data": ['], b" ", "application/json")
@@ -355,6 +387,15 @@ async def test_a_list_of_models_that_never_ends_is_given_up(server: MockUpstream
             await model.models()
     await model.close()
     assert caught.value.status == 504
+
+
+async def test_a_list_of_models_that_is_too_long_is_not_read_whole(server: MockUpstream) -> None:
+    model = Upstream(server.url, KEY, timeout_seconds=60)
+    server.pages["/v1/models"] = keeps_alive([b'{"data": ['], b" " * 2**20, "application/json")
+    async with asyncio.timeout(60):
+        with pytest.raises(ModelError, match="does not answer in HTTP as expected"):
+            await model.models()
+    await model.close()
 
 
 async def test_a_refused_key_is_named_by_its_variable(server: MockUpstream) -> None:

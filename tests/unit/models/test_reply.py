@@ -34,6 +34,7 @@ def whole(call_id: str, name: str, arguments: str) -> dict[str, Any]:
         pytest.param([], {"content": ""}, id="nothing"),
         pytest.param([{"content": "Hel"}, {"content": "lo"}], {"content": "Hello"}, id="text"),
         pytest.param([{"content": None}, {"content": ""}], {"content": ""}, id="no text"),
+        pytest.param([{"role": "model", "content": "x"}, {"role": ""}], {"content": "x"}, id="another role"),
         pytest.param(
             [{"reasoning_content": "Hm"}, {"reasoning_content": "m"}, {"content": "Yes"}],
             {"content": "Yes", "reasoning_content": "Hmm"},
@@ -111,6 +112,11 @@ def test_fields_fold(deltas: list[dict[str, Any]], message: dict[str, Any]) -> N
             [call(0, "", "f", "{}"), call(1, "", "g", None)],
             [whole("call_7_0", "f", "{}"), whole("call_7_1", "g", "")],
             id="empty ids",
+        ),
+        pytest.param(
+            [call(0, "a", "f", "{}"), call(1, "a", "g", "{}")],
+            [whole("a", "f", "{}"), whole("call_7_1", "g", "{}")],
+            id="one id for two",
         ),
         pytest.param(
             [call(0, "a", "f", "{"), call(0, "a", "f", "}")],

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ModelError
-from holdfast.models.sse import MAX_EVENT, EventReader, SseEvent
+from holdfast.models.sse import MAX_EVENT, MAX_STREAM, EventReader, SseEvent
 
 
 def read(*pieces: bytes) -> list[SseEvent]:
@@ -69,6 +69,13 @@ def test_splitting_the_bytes_anywhere_gives_the_same_events(
     pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     assert read(*pieces) == read(body)
     assert read(*(bytes([byte]) for byte in body)) == read(body)
+
+
+def test_an_answer_without_an_end_cannot_fill_the_memory() -> None:
+    reader, piece = EventReader(), b"data: " + b"x" * 2**20 + b"\n\n"
+    with pytest.raises(ModelError, match="more than 256 MiB and did not end its answer"):
+        for _ in range(MAX_STREAM // 2**20 + 1):
+            assert len(reader.feed(piece)) == 1
 
 
 def test_a_line_without_an_end_cannot_fill_the_memory() -> None:

@@ -94,6 +94,14 @@ async def test_what_happened_goes_before_what_was_said_for_a_while() -> None:
     assert (await found.of("m")).tokens == 32768
 
 
+async def test_what_happened_to_one_owner_changes_nothing_for_another() -> None:
+    found = known(Asked(32768))
+    found.learn("m", 300, "eve")
+    assert found.suspect("n", 9000, "eve") and not found.suspect("n", 9000, "eve")
+    assert [(await found.of(name, "eve")).tokens for name in "mn"] == [300, 9000]
+    assert [(await found.of(name, "ada")).tokens for name in "mn"] == [32768, 32768]
+
+
 async def test_what_happened_makes_an_assumed_window_a_known_one() -> None:
     found = known(Asked(None))
     assert not is_known(await found.of(None))
@@ -117,7 +125,9 @@ async def test_names_that_clients_make_up_are_forgotten() -> None:
     for number in range(2 * windows.MOST_NAMES):
         await found.of(f"model-{number}")
         found.learn(f"model-{number}", 4000)
+        found.suspect(f"model-{number}", 4000)
     assert len(found._known) <= windows.MOST_NAMES
     assert len(found._learnt) <= windows.MOST_NAMES
+    assert len(found._suspected) <= windows.MOST_NAMES
     assert len(found._asking) <= 1
     await found.close()
