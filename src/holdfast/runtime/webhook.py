@@ -43,7 +43,7 @@ class Webhook:
             ) as answer:
                 if not 200 <= answer.status < 300:
                     return f"answered {answer.status}"
-                return await answer.content.read(MOST_BYTES) if answer.status == 200 else b""
+                return await _body(answer) if answer.status == 200 else b""
         except TimeoutError:
             return f"did not answer within {self._timeout_seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -54,3 +54,13 @@ class Webhook:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, which may arrive in pieces, up to MOST_BYTES."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) >= MOST_BYTES:
+            break
+    return bytes(body[:MOST_BYTES])

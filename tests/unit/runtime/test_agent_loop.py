@@ -321,6 +321,36 @@ async def test_a_turn_that_is_stopped_while_a_tool_runs_closes_its_call(store: S
     assert [content for _, content in sent(model)] == ["go", None, OUTCOME_UNKNOWN, "go on"]
 
 
+async def test_a_turn_that_is_stopped_while_a_step_is_stored_keeps_its_text_once(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, is_stored, go_on = store.append, asyncio.Event(), asyncio.Event()
+
+    async def slow_append(*arguments: Any) -> int:
+        seq = await append(*arguments)
+        is_stored.set()
+        await go_on.wait()
+        return seq
+
+    monkeypatch.setattr(store, "append", slow_append)
+    model, tool = ScriptedModel([calls("terminal:1", content="Let me look.")]), Own()
+    async with serving(store, model, toolbox=Toolbox([tool])) as server:
+        running = await asked(server)
+        await is_stored.wait()
+        stopping = asyncio.create_task(server.runner.stop(OWNER, running.turn.id, TurnStatus.CANCELLED, "no"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert running.task is not None and running.task.cancelling()
+        go_on.set()
+        assert await stopping
+    assert [content for _, content, _ in await stored(store, running.turn.conversation_id)] == [
+        "go",
+        "Let me look.",
+        OUTCOME_UNKNOWN,
+    ]
+    assert not tool.calls
+
+
 async def _stopped_in_a_call(server: Server, begun: asyncio.Event) -> None:
     running = await asked(server, request_key=key("k"))
     await begun.wait()

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, ClassVar
 
 import msgspec
@@ -22,6 +24,7 @@ from holdfast.errors import ConversationBusy, ModelError, NotCompacted
 from holdfast.models.base import Purpose
 from holdfast.models.effective_window import ASSUMED_WINDOW
 from holdfast.models.scripted import Line, ScriptedModel
+from holdfast.runtime.contexts import compactor as compactors
 from holdfast.runtime.contexts.compactor import CompactionRules, Compactor
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall
 from holdfast.runtime.turns.agent_loop import AgentLoop
@@ -260,7 +263,7 @@ async def test_a_model_that_says_that_it_is_too_much_is_asked_again_with_less(st
     assert [each.type for each in refused][:2] == ["compaction.started", "compaction.completed"]
     # Its limit is known now: later ones are compacted before it is asked in vain.
     assert len(refused) == 2
-    assert (await compactor.windows.of(None)).tokens == 600
+    assert (await compactor.windows.of(None, OWNER)).tokens == 600
 
 
 async def test_a_model_that_refuses_whatever_it_is_given_is_asked_once_more_and_then_believed(
@@ -280,6 +283,25 @@ async def test_a_model_that_refuses_whatever_it_is_given_is_asked_once_more_and_
         assert await server.answered(user("again"), key="a") == "back"
     page = await store.messages(None, (await tip(store)).conversation_id)
     assert [each.content()["content"] for each in page.items][-3:] == ["hello", "again", "back"]
+
+
+async def test_a_refusal_that_repeats_a_client_s_text_costs_other_owners_no_context(
+    store: SQLiteStore,
+) -> None:
+    def answer(messages: list[dict[str, Any]]) -> Line:
+        said = messages[-1]["content"]
+        if said.startswith("Invalid value"):
+            return ModelError(f"the model answered 400: {said}", 400, said=said)
+        return "fine"
+
+    script = Script(answer=answer)
+    async with compacting(store, script, window=100_000) as (server, compactor):
+        await talk(server, compactor, 3)
+        eve = await server.run(user("Invalid value: 'context length > 300'"), key="b", owner="eve")
+        assert isinstance(await ended(eve), Unanswered)
+        await talk(server, compactor, 1)
+        assert (await tip(store)).edge is None and not script.summarised
+        assert len(script.asked[-1]) == 7
 
 
 async def test_other_refusals_compact_nothing(store: SQLiteStore) -> None:
@@ -351,7 +373,8 @@ async def test_a_plateau_below_the_assumed_window_is_explained_and_lowers_no_win
     assert await told(store) == []
 
 
-FALLING = iter(range(5000, 0, -100))
+FALLING = cycle(range(3000, 0, -100))
+"""Below the threshold of an assumed window, in whichever order tests take from it."""
 
 
 @pytest.mark.parametrize(
@@ -678,6 +701,52 @@ async def test_a_turn_that_is_cancelled_while_it_compacts_leaves_the_way_free(st
         assert (await types(store)) == ["started", "put_off"]
         script.summary = lambda messages: "gist"
         assert (await compactor.by_hand(await tip(store), 5)).edge == "compaction"
+
+
+async def test_a_compaction_that_is_cancelled_while_it_is_claimed_leaves_the_way_free(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, is_claimed = store.claim_compaction, asyncio.Event()
+
+    async def slow_claim(*arguments: Any, **more: Any) -> Any:
+        found = await claim(*arguments, **more)
+        is_claimed.set()
+        await asyncio.sleep(0)
+        return found
+
+    async with compacting(store, Script(), window=100_000) as (server, compactor):
+        await talk(server, compactor, 5)
+        monkeypatch.setattr(store, "claim_compaction", slow_claim)
+        by_hand = asyncio.create_task(compactor.by_hand(await tip(store), 5))
+        await is_claimed.wait()
+        by_hand.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await by_hand
+        assert await types(store) == ["started", "put_off"]
+        assert (await compactor.by_hand(await tip(store), 5)).edge == "compaction"
+
+
+async def test_a_large_context_is_read_outside_the_event_loop(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, threading.Thread] = {}
+
+    def watched(name: str) -> None:
+        work = getattr(compactors, name)
+
+        def watch(*arguments: Any, **more: Any) -> Any:
+            threads[name] = threading.current_thread()
+            return work(*arguments, **more)
+
+        monkeypatch.setattr(compactors, name, watch)
+
+    names = ("plan", "transcript_within", "total_weight")
+    for name in names:
+        watched(name)
+    async with compacting(store, Script(), window=10_000_000) as (server, compactor):
+        await talk(server, compactor, 5, text="word " * 150_000)
+        await compactor.by_hand(await tip(store), 5)
+        assert set(threads) == set(names) and threading.main_thread() not in threads.values()
 
 
 async def test_who_summarises_and_in_which_words_is_a_setting(store: SQLiteStore) -> None:

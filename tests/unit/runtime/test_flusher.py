@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from holdfast.errors import ModelError, StoreFull, StoreUncertain, StoreUnreacha
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.agents import flusher as flushing
+from holdfast.runtime.agents import memory_writers
 from holdfast.runtime.agents.flusher import Flusher, Pace
 from holdfast.runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
 from holdfast.settings import ModelSettings
@@ -105,6 +107,21 @@ async def test_the_settings_choose_model_and_prompt(
     (request,) = model.requests
     assert request.model == "small"
     assert msgspec.json.decode(request.messages)[0]["content"] == "Note it."
+
+
+async def test_a_large_session_is_read_outside_the_event_loop(
+    store: SQLiteStore, node: Node, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, fitting = list[threading.Thread](), memory_writers.fitting
+
+    def watched(*arguments: Any) -> str:
+        threads.append(threading.current_thread())
+        return fitting(*arguments)
+
+    monkeypatch.setattr(memory_writers, "fitting", watched)
+    await finished(said="kelp " * 300_000)
+    assert len((await flusher(store, node, ScriptedModel(["Likes kelp."])).flush_once()).done) == 1
+    assert threads and threading.main_thread() not in threads
 
 
 async def test_what_is_longer_than_the_window_is_shortened(

@@ -469,7 +469,8 @@ ELSEWHERE = {
     "runtime/agents/recoverer.py": 1,  # one turn each
     "runtime/turns/draft_writer.py": 1,  # one draft each
     "runtime/agents/key_uses.py": 1,  # one batch of last uses
-    "connectors/worker.py": 2,  # one receiver, started again by claim_once; one place each
+    "connectors/matrix.py": 2,  # one room each, joined in some attempts
+    "connectors/worker.py": 3,  # one receiver, started again by claim_once; one place each; one command each
     "runtime/agents/receipts.py": 1,  # one batch of receipts each
     "os_support.py": 1,  # what LazyThread starts
     "sync.py": 2,  # the event loop of a program, and one call each

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -24,13 +25,13 @@ from holdfast.domain.recovery import (
     StoredRequest,
     encoded_request,
 )
-from holdfast.domain.turns import Turn, TurnBegun, TurnFailure, TurnRequest, TurnStatus
-from holdfast.errors import ModelError
+from holdfast.domain.turns import Turn, TurnBegun, TurnFailure, TurnOutcome, TurnRequest, TurnStatus
+from holdfast.errors import ModelError, StoreFull
 from holdfast.models.base import Model
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.agents.authenticator import Authenticator
-from holdfast.runtime.agents.recoverer import Check, Recoverer, StoredTurns
-from holdfast.runtime.turns.live import Answered, TurnSpec
+from holdfast.runtime.agents.recoverer import AGAIN_SECONDS, Check, Recoverer, StoredTurns
+from holdfast.runtime.turns.live import Answered, RunningTurn, TurnSpec
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.asking import OWNER, Gated, Server, Told, serving, user
 from tests.unit.runtime.conftest import Clock, Joined
@@ -91,7 +92,11 @@ async def die_again(store: SQLiteStore, joined: Joined, turn_id: str, clock: Clo
 
 @asynccontextmanager
 async def recovering(
-    store: SQLiteStore, model: Model, rules: RecoveryRules = RULES, most: int = 100
+    store: SQLiteStore,
+    model: Model,
+    rules: RecoveryRules = RULES,
+    most: int = 100,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[tuple[Server, Recoverer]]:
     async with serving(store, model) as server:
 
@@ -109,7 +114,9 @@ async def recovering(
             )
 
         stored_turns = StoredTurns(store, Authenticator(store), rebuild)
-        recoverer = Recoverer(store, server.runner, stored_turns, rules, most, spread_seconds=0.0)
+        recoverer = Recoverer(
+            store, server.runner, stored_turns, rules, most, spread_seconds=0.0, monotonic=monotonic
+        )
         try:
             yield server, recoverer
         finally:
@@ -214,6 +221,52 @@ async def test_a_turn_whose_key_was_revoked_is_given_up(store: SQLiteStore, join
         await recoverer.idle()
     turn = await store.turn(None, turn_id)
     assert (turn.status, turn.error) == (TurnStatus.FAILED, KEY_REVOKED)
+
+
+async def test_a_turn_that_cannot_be_retried_is_tried_with_pauses_and_holds_up_no_other(
+    store: SQLiteStore, joined: Joined, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The troubled one is due first, and would run alone."""
+    troubled = await orphan(store, joined, "troubled")
+    await die_again(store, joined, troubled, clock, 1)
+    other = await orphan(store, joined, "other")
+    begin, attempts, seconds = store.begin_turn, list[str](), 0.0
+
+    async def begin_turn(request: TurnRequest) -> TurnOutcome:
+        attempts.append(str(request.resumes_turn))
+        if request.resumes_turn == troubled and seconds < AGAIN_SECONDS:
+            raise StoreFull("the disk is full")
+        return await begin(request)
+
+    monkeypatch.setattr(store, "begin_turn", begin_turn)
+    async with recovering(store, ScriptedModel(["hi", "hi"]), monotonic=lambda: seconds) as (_, recoverer):
+        for _ in range(3):
+            await recoverer.recover_once()
+            await recoverer.idle()
+        assert attempts == [troubled, other]
+        seconds = AGAIN_SECONDS
+        assert await recoverer.recover_once() == 1
+        await recoverer.idle()
+    assert {(await store.turn(None, each)).status for each in (troubled, other)} == {TurnStatus.COMPLETED}
+
+
+async def test_a_turn_that_cannot_be_given_up_is_tried_with_pauses(
+    store: SQLiteStore, joined: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await orphan(store, joined, "a", request_with("key_gone"))
+    attempts = 0
+
+    async def give_up(turn_id: str, why: str) -> bool:
+        nonlocal attempts
+        attempts += 1
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(store, "give_up_turn", give_up)
+    async with recovering(store, ScriptedModel([]), monotonic=lambda: 0.0) as (_, recoverer):
+        for _ in range(3):
+            await recoverer.recover_once()
+            await recoverer.idle()
+    assert attempts == 1
 
 
 async def test_a_draining_node_takes_up_nothing(store: SQLiteStore, joined: Joined) -> None:
@@ -351,6 +404,42 @@ async def test_a_cancel_during_the_recovered_run_ends_it(store: SQLiteStore, joi
         await recoverer.idle()
         assert await recoverer.recover_once() == 0
     assert (await store.turn(None, turn_id)).shown_status is TurnStatus.CANCELLED
+
+
+@pytest.mark.parametrize("ends_by", ["a refusal of the model", "a stop of the server"])
+async def test_a_cancel_of_a_turn_that_is_about_to_wait_withdraws_it(
+    store: SQLiteStore, ends_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated, settle, settling, go_on = Gated(), store.settle_turn, asyncio.Event(), asyncio.Event()
+
+    async def slow_settle(*arguments: Any) -> None:
+        settling.set()
+        await go_on.wait()
+        await settle(*arguments)
+
+    monkeypatch.setattr(store, "settle_turn", slow_settle)
+    async with serving(store, gated.model) as server:
+        order = server.order(user("hello"), key="k")
+        running = await server.runner.begin(
+            replace(order, request=replace(order.request, stored=request_with())), 1
+        )
+        assert isinstance(running, RunningTurn)
+        await gated.asked.wait()
+        if ends_by == "a refusal of the model":
+            gated.fail(ModelError("busy", 503))
+        else:
+            draining = asyncio.create_task(server.runner.drain(0))
+        await settling.wait()
+        cancelling = asyncio.create_task(
+            server.runner.stop(OWNER, running.turn.id, TurnStatus.CANCELLED, "enough")
+        )
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await cancelling
+        if ends_by == "a stop of the server":
+            await draining
+    turn = await store.turn(None, running.turn.id)
+    assert (turn.status, turn.waits) == (TurnStatus.CANCELLED, False)
 
 
 async def test_a_hung_node_that_comes_back_has_lost_its_turn(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 import shutil
 import signal
@@ -26,6 +28,7 @@ from holdfast.errors import BadInput, Conflict
 from holdfast.os_support import environment_of, identity, running_processes, send_signal, start_of
 from holdfast.runtime.agents.doctor import VERIFIED_PROCESSES, Doctor
 from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.processes import shim
 from holdfast.runtime.processes.files import ProcessFiles
 from holdfast.runtime.processes.launcher import SHIM
 from holdfast.runtime.processes.probe import members
@@ -242,6 +245,41 @@ async def test_a_command_that_fills_its_log_keeps_its_head_and_its_newest(
     assert (await supervisor.log(OWNER, process.id, after=total)).text == ""
 
 
+def test_a_full_disk_costs_only_the_output_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written, log, is_full = os.write, shim.Log(12), False
+
+    def write(file: int, said: bytes) -> int:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(file, said)
+
+    monkeypatch.setattr(os, "write", write)
+    log.write(b"abcdefghijk")  # three of the head, four and four
+    is_full = True
+    for _ in range(5):
+        log.write(b"xx")
+    kept = {path.name[-2:]: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {"00": "abc", "03": "defg", "07": "hijk"}
+    is_full = False
+    log.write(b"yz")
+    kept = {path.name[-2:]: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {"00": "abc", "07": "hijk", "21": "yz"}
+
+
+def test_a_signal_for_a_command_that_has_just_ended_does_not_end_its_shim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shim, "keep_orphans", lambda: False)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    one = shim.Shim([b"shell", b"/", b"", b"100", b"true"])
+    one._child = ended.pid
+    one._pass_on(signal.SIGTERM, None)
+
+
 async def test_what_is_no_text_is_shown_all_the_same(supervisor: Supervisor, session: str) -> None:
     process = await supervisor.start(OWNER, session, r"printf 'a\377b\n'")
     await ended(supervisor, process)
@@ -303,6 +341,34 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace(supervisor: Superv
     over = await supervisor.stop(OWNER, process.id, "the test is over")
     assert (over.state, over.exit_code) == (ProcessState.STOPPED, -signal.SIGKILL)
     assert time.monotonic() - began >= LIMITS.grace.total_seconds()
+
+
+async def test_a_stop_that_cannot_be_carried_out_is_logged_once(
+    supervisor: Supervisor,
+    session: str,
+    store: SQLiteStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as of a command that sudo started, or that is hung in the kernel."""
+    monkeypatch.setattr(supervisor, "limits", replace(LIMITS, grace=timedelta(0)))
+    caplog.set_level(logging.INFO)
+    mine = await supervisor.start(OWNER, session, "sleep 600")
+    others = await supervisor.start(OWNER, session, "sleep 600")
+
+    def send(pid: int, start: str, number: int) -> bool:
+        if pid == others.identity.pid:
+            raise PermissionError
+        return True  # and it does not end
+
+    monkeypatch.setattr("holdfast.runtime.processes.supervisor.send_signal", send)
+    for process in (mine, others):
+        await store.request_stop(OWNER, process.id, "enough")
+    for _ in range(4):
+        await supervisor.supervise_once()
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "belongs to another user" in line]) == 1
+    assert [line.partition(" ")[0] for line in told if "to 1 of" in line] == ["SIGTERM", "SIGKILL"]
 
 
 async def test_what_ends_politely_is_not_killed(supervisor: Supervisor, session: str) -> None:

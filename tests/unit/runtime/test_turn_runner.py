@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.turns import Delivery, TurnBegun, TurnRepeated, TurnStatus
+from holdfast.domain.conversations import Address
+from holdfast.domain.ids import new_id
+from holdfast.domain.turns import Delivery, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from holdfast.domain.usage import tokens
 from holdfast.errors import (
     ConversationBusy,
     HoldfastError,
@@ -29,8 +32,7 @@ from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.agents.doctor import Doctor
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.shutdown import finished, through
-from holdfast.runtime.turns.agent_loop import tokens
-from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, Unanswered
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec, Unanswered
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.store import Store
 
@@ -204,6 +206,84 @@ async def test_many_of_the_same_request_while_others_wait_are_one_turn(
         "again",
         "two",
     ]
+
+
+async def queued(store: SQLiteStore, server: Server, gated: Gated) -> Callable[[Server], TurnSpec]:
+    """A queued turn whose conversation is free; returns what begins it on a server."""
+    first = await server.run(user("first"), key="k")
+    order = server.order(user("second"), key="k")
+    waiting = await store.enqueue_turn(order.request, most=1)
+    assert waiting is not None
+    gated.finish("one")
+    await ended(first)
+    gated.asked.clear()
+
+    def begins(on: Server) -> TurnSpec:
+        address = Address(id=waiting.turn.conversation_id, create=False)
+        return replace(
+            order,
+            request=TurnRequest(
+                waiting.turn.id, OWNER, on.keeper.node_id, address, messages=(), starts_queued=True
+            ),
+        )
+
+    return begins
+
+
+async def test_a_queued_turn_that_runs_on_another_node_is_not_waited_for(
+    store: SQLiteStore, server: Server, gated: Gated
+) -> None:
+    begins = await queued(store, server, gated)
+    async with serving(store, gated.model) as other:
+        running = await server.runner.begin(begins(server), 0)
+        async with asyncio.timeout(60):
+            with pytest.raises(ConversationBusy):
+                await other.runner.begin(begins(other), 0)
+    gated.finish("two")
+    assert isinstance(running, RunningTurn) and isinstance(await ended(running), Answered)
+
+
+async def test_a_queued_turn_begun_twice_at_the_same_moment_is_one_turn_that_goes_on(
+    store: SQLiteStore, server: Server, gated: Gated
+) -> None:
+    begins = await queued(store, server, gated)
+    one, two = await asyncio.gather(*(server.runner.begin(begins(server), 0) for _ in range(2)))
+    assert one is two and isinstance(one, RunningTurn)
+    assert await server.runner.begin(begins(server), 0) is one
+    for _ in range(3):
+        await server.keeper.beat_once()
+    gated.finish("two")
+    assert isinstance(await ended(one), Answered)
+
+
+async def test_a_request_with_the_id_of_a_turn_that_runs_on_another_node_follows_it(
+    store: SQLiteStore, server: Server, gated: Gated
+) -> None:
+    """A connector keeps the id of a message's turn. After a takeover it begins the turn under the same id."""
+    order = replace(server.order(user("hello"), key="k", request_key=key("one")), follows=True)
+    running = await server.runner.begin(order, 1)
+    async with serving(store, gated.model) as other:
+        again = replace(order, request=replace(order.request, node_id=other.keeper.node_id))
+        async with asyncio.timeout(60):
+            outcome = await other.runner.begin(again, 1)
+    assert isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.RUNNING
+    gated.finish("hi")
+    assert isinstance(running, RunningTurn) and isinstance(await ended(running), Answered)
+
+
+async def test_a_turn_that_is_taken_up_here_while_its_own_request_comes_again_goes_on(
+    store: SQLiteStore, server: Server, gated: Gated
+) -> None:
+    order = replace(server.order(user("hello"), key="k", request_key=key("one")), follows=True)
+    first = await server.runner.begin(order, 1)
+    assert isinstance(first, RunningTurn)
+    await server.runner.stop(None, first.turn.id, TurnStatus.INTERRUPTED, "a test")
+    retry = replace(order, request=replace(order.request, turn_id=new_id("turn"), resumes_turn=first.turn.id))
+    running, _ = await asyncio.gather(server.runner.begin(retry, 1), server.runner.begin(order, 1))
+    assert isinstance(running, RunningTurn) and running.turn.id == first.turn.id
+    assert server.keeper.is_running(first.turn.id)
+    gated.finish("hi")
+    assert isinstance(await ended(running), Answered)
 
 
 async def test_a_request_repeated_after_its_answer_is_that_answer(store: SQLiteStore) -> None:

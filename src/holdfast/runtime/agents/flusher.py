@@ -153,9 +153,9 @@ class Flusher:
             self.counts["done"] += 1
         if not kept:
             log.warning("another node has the flush of %s now; the result is discarded", claimed.session_id)
-        self._tell(problem)
+        self._tell("" if problem is None else str(problem))
 
-    async def _asked(self, claimed: Flush) -> tuple[str | None, str | None]:
+    async def _asked(self, claimed: Flush) -> tuple[FlushFailed | None, str | None]:
         """Why the attempt failed, or None; and the memory's text, or None."""
         try:
             given = await self._store.flush_input(claimed.session_id)
@@ -163,22 +163,24 @@ class Flusher:
                 return None, None
             return None, await self._target.write(claimed, given)
         except FlushFailed as problem:
-            return str(problem), None
+            return problem, None
         except NotFound:
-            return "its conversation is gone", None
+            return FlushFailed("its conversation is gone"), None
         except StoreError:
             raise
         except HoldfastError as error:
-            return f"{type(error).__name__}: {error}", None
+            kind = type(error).__name__
+            return FlushFailed(f"{kind}: {error}", public=f"{kind}: {error.public}"), None
         except Exception as error:  # a bug of ours must not leave the claim held
             log.exception("the flush of %s failed with an unexpected error", claimed.session_id)
-            return f"an internal error ({type(error).__name__}); the server's log has the details", None
+            said = f"an internal error ({type(error).__name__}); the server's log has the details"
+            return FlushFailed(said), None
 
-    async def _failed(self, claimed: Flush, problem: str, done: Flushed) -> bool:
+    async def _failed(self, claimed: Flush, problem: FlushFailed, done: Flushed) -> bool:
         pause = pause_after(claimed.attempts, self._pace.max_attempts, self._pace.retry)
-        kept = await _stored(lambda: self._store.fail_flush(claimed, problem, pause))
+        kept = await _stored(lambda: self._store.fail_flush(claimed, problem.public, pause))
         if kept:
-            done.failed[claimed.session_id] = problem
+            done.failed[claimed.session_id] = str(problem)
             if pause is None:
                 done.dead.append(claimed.session_id)
                 log.error(
@@ -192,13 +194,12 @@ class Flusher:
             self.counts["dead" if pause is None else "failed"] += 1
         return kept
 
-    def _tell(self, problem: str | None) -> None:
-        if problem is None:
-            if self._unwell:
-                log.info("flushing works again")
-        elif not self._unwell:
+    def _tell(self, problem: str) -> None:
+        if self._unwell and not problem:
+            log.info("flushing works again")
+        elif problem and not self._unwell:
             log.warning("a session could not be flushed (%s); it will be retried", problem)
-        self._unwell = problem or ""
+        self._unwell = problem
 
     # --- lifecycle ---------------------------------------------------------------------------------
 

@@ -18,10 +18,11 @@ from ...domain.flushes import LONGEST_MEMORY, Flush, FlushInput, memory_in
 from ...domain.ids import storable
 from ...domain.messages import instruction, text_of
 from ...domain.new_messages import user_message
-from ...errors import ModelError
+from ...errors import HoldfastError, ModelError
 from ...models.base import Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings, window_of
 from ...models.reply import ReplyFolder
+from ..contexts.compactor import off_loop
 from ..webhook import Webhook
 
 PROMPT = """\
@@ -36,7 +37,7 @@ WEBHOOK_SECONDS = 60.0
 SHORTEST_TRANSCRIPT = 1000
 
 
-class FlushFailed(Exception):
+class FlushFailed(HoldfastError):
     """An attempt failed, for this reason."""
 
 
@@ -73,7 +74,7 @@ class ModelTarget:
         except TimeoutError:
             raise FlushFailed(f"the model did not answer within {self._timeout_seconds:g} s") from None
         except ModelError as error:
-            raise FlushFailed(str(error)) from error
+            raise FlushFailed(str(error), public=error.public) from error
         memory = memory_in(answer)
         if memory == "":
             raise FlushFailed("the model's answer was empty")
@@ -86,7 +87,8 @@ class ModelTarget:
     async def _ask(self, flush: Flush, given: FlushInput) -> str:
         window = await window_of(self._model, self._settings, self._name)
         room = window.tokens - reserve_of({}, window.tokens)
-        text = fitting(given.entries, int(room / TOKENS_PER_BYTE) - len(self._prompt.encode()))
+        most_bytes = int(room / TOKENS_PER_BYTE) - len(self._prompt.encode())
+        text = await off_loop(given.entries, lambda: fitting(given.entries, most_bytes))
         request = ModelRequest(
             b"[%b,%b]" % (instruction(self._prompt), user_message(text).body),
             self._name,

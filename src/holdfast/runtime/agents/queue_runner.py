@@ -4,7 +4,7 @@ Every server looks. The store decides which one begins a turn, so no turn begins
 accepted a turn begins it first, because a stream may wait there; another one does so a moment later. While
 anything is queued, a pass follows every commit; otherwise a pass a second reads an empty table. A queued turn
 that can never begin, because its key was revoked or its request cannot be used, fails with the reason, so
-that those after it are not held up.
+that those after it are not held up. Owners take turns, and none may use all of a server's slots.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -35,7 +36,8 @@ KEY_REVOKED = "The key that it came with was revoked while it was queued."
 
 
 class QueueRunner:
-    """`run_once` begins what can begin. `most`: how many turns from queues may run here at once."""
+    """`run_once` begins what can begin. `most`: how many turns from queues may run here at once; `most_each`:
+    how many of them may be of one owner, 0: nine tenths of `most`."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class QueueRunner:
         stored: StoredTurns,
         *,
         most: int,
+        most_each: int = 0,
         collects: bool = False,
         own_node: Callable[[], str | None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -57,9 +60,12 @@ class QueueRunner:
         self._runner = runner
         self._stored = stored
         self._most = most
+        self._most_each = min(most_each or most, max(1, most - most // 10))
         self._collects = collects
         self._running: dict[str, asyncio.Task[None]] = {}
         """The turns of queues that were begun here and have not ended, by id."""
+        self._of_owner: Counter[str] = Counter()
+        """How many of them each owner has."""
         self._loop = periodic.every(
             LOOK_SECONDS, self.run_once, "begin queued turns", pause=lambda waits: 0.0 if waits else None
         )
@@ -95,12 +101,15 @@ class QueueRunner:
             if len(self._running) >= self._most:
                 break
             if turn.id not in self._running and self._may_begin(turn):
+                self._of_owner[turn.owner] += 1
                 self._running[turn.id] = asyncio.create_task(self._see_through(turn))
         await self._store.changed(version, OTHERS_SECONDS if self._others else LOOK_SECONDS)
         return True
 
     def _may_begin(self, turn: Turn) -> bool:
-        """False: its own node may begin it in the next moment."""
+        """False: its own node may begin it in the next moment, or its owner has as many running as it may."""
+        if self._of_owner[turn.owner] >= self._most_each:
+            return False
         own = self._own_node()
         if own is None or turn.node_id == own:
             return True
@@ -120,6 +129,7 @@ class QueueRunner:
             await asyncio.sleep(LOOK_SECONDS)
         finally:
             del self._running[turn.id]
+            self._of_owner -= Counter((turn.owner,))  # drops an owner that has none left
             self._loop.wake()
 
     async def _begin(self, turn: Turn) -> RunningTurn | None:
@@ -145,7 +155,9 @@ class QueueRunner:
         except (BadInput, Conflict) as error:
             await self._fail(turn, f"It could not begin: {error}.")
             return None
-        return outcome if isinstance(outcome, RunningTurn) and outcome.turn.id == turn.id else None
+        if not isinstance(outcome, RunningTurn) or outcome.turn.id != turn.id:
+            return None
+        return self._stored.begun(spec, outcome)
 
     async def _fail(self, turn: Turn, why: str) -> None:
         log.warning("queued turn %s has failed: %s", turn.id, why)

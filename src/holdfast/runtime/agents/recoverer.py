@@ -6,7 +6,8 @@ of a server's requests are retried turns, and many that are due at once are spre
 third attempt on, a turn is retried alone: if it kills the server, no other loses an attempt by it.
 
 A turn that has used up its attempts or its time is given up, with a sentence that says why. Nothing is
-decided about a turn while the store cannot be asked.
+decided about a turn while the store cannot be asked. A turn that cannot be retried (a full disk, an error of
+its own) is skipped for a moment: it does not hold up others, and is not tried without a pause.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -57,6 +59,8 @@ AT_ONCE = 100
 FEW = 4
 """How many turns are retried without a pause between them."""
 SPREAD_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
+"""How long a turn that could not be retried is skipped."""
 MOST_TIMES = 10_000
 
 
@@ -82,6 +86,7 @@ class Recoverer:
         rules: RecoveryRules,
         most: int,
         spread_seconds: float = SPREAD_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._runner = runner
@@ -89,10 +94,13 @@ class Recoverer:
         self._rules = rules
         self._most = most
         self._spread_seconds = spread_seconds
+        self._monotonic = monotonic
         self._taken: dict[str, asyncio.Task[None]] = {}
         """The turns retried here that have not ended, by id."""
         self._alone: str | None = None
         """The turn among them that runs alone."""
+        self._troubled: dict[str, float] = {}
+        """Turns that could not be retried, and until when they are skipped."""
         self._loop = periodic.every(LOOK_SECONDS, self.recover_once, "retry waiting turns")
         self._counts = RecoveryCounts()
 
@@ -120,8 +128,10 @@ class Recoverer:
         """Retry the turns that are due, as far as this node may; returns how many."""
         if self._runner.leaving:
             return 0
-        begun = 0
-        due = [turn for turn in await self._store.due_turns(limit=AT_ONCE) if turn.id not in self._taken]
+        begun, now = 0, self._monotonic()
+        self._troubled = {each: until for each, until in self._troubled.items() if until > now}
+        found = await self._store.due_turns(limit=AT_ONCE + len(self._troubled))
+        due = [turn for turn in found if turn.id not in self._taken and turn.id not in self._troubled]
         for turn in due:
             why = reason_to_give_up(
                 turn.recovery, self._rules, turn.started_at, turn.ended_at, self._store.now()
@@ -142,11 +152,15 @@ class Recoverer:
         try:
             await asyncio.sleep(pause)
             running = await self._take_up(turn)
-            if running is not None and isinstance(await running.ended(), Answered):
+            if running is None:
+                self._skip(turn, LOOK_SECONDS)
+            elif isinstance(await running.ended(), Answered):
                 self._count_recovered(turn, self._store.now())
         except HoldfastError as error:
+            self._skip(turn)
             log.warning("turn %s cannot be retried now: %s", turn.id, error)
         except Exception:
+            self._skip(turn)
             log.exception("turn %s cannot be retried (bug)", turn.id)
         finally:
             del self._taken[turn.id]
@@ -177,7 +191,7 @@ class Recoverer:
         cause = turn.recovery.cause or Cause.DEATH
         self._counts.taken_up[cause.value] += 1
         log.info("retrying turn %s (attempt %d, after a %s)", turn.id, outcome.turn.attempt, _after(cause))
-        return outcome
+        return self._stored.begun(spec, outcome)
 
     async def _spec(self, turn: Turn) -> TurnSpec:
         spec = await self._stored.spec(turn)
@@ -194,7 +208,12 @@ class Recoverer:
         except periodic.STORE_WIDE:
             raise
         except Exception as error:
+            self._skip(turn)
             log.warning("turn %s cannot be given up now and will be tried again: %s", turn.id, error)
+
+    def _skip(self, turn: Turn, seconds: float = AGAIN_SECONDS) -> None:
+        until = self._monotonic() + seconds
+        self._troubled[turn.id] = max(until, self._troubled.get(turn.id, until))
 
     def _count_recovered(self, turn: Turn, now: datetime) -> None:
         if turn.ended_at is not None and len(self._counts.seconds) < MOST_TIMES:
@@ -213,6 +232,7 @@ def _after(cause: Cause) -> str:
 Check = Callable[[], Awaitable[None]]
 Rebuild = Callable[[Turn, StoredRequest, frozenset[str], Check], Awaitable[TurnSpec]]
 """Makes the turn of a stored request. A surface provides it, because it has the renderers."""
+OnBegun = Callable[[str, RunningTurn], None]
 
 
 class StoredTurns:
@@ -222,10 +242,24 @@ class StoredTurns:
     one that runs stops using tools when its key is revoked.
     """
 
-    def __init__(self, store: Store, authenticator: Authenticator, rebuild: Rebuild) -> None:
+    def __init__(
+        self,
+        store: Store,
+        authenticator: Authenticator,
+        rebuild: Rebuild,
+        on_begun: OnBegun = lambda key_id, running: None,
+    ) -> None:
+        """`on_begun` is called with each turn that was begun from its stored request, and its API key."""
         self._store = store
         self._authenticator = authenticator
         self._rebuild = rebuild
+        self._on_begun = on_begun
+
+    def begun(self, spec: TurnSpec, running: RunningTurn) -> RunningTurn:
+        """Note that the turn of this spec runs here; returns it."""
+        if spec.key_id is not None:
+            self._on_begun(spec.key_id, running)
+        return running
 
     async def spec(self, turn: Turn) -> TurnSpec:
         """The turn as its client asked for it. Raises BadKey if its key was revoked, and BadInput if its
@@ -245,4 +279,7 @@ class StoredTurns:
             if not await self._authenticator.is_valid(key):
                 raise KeyRevoked
 
-        return await self._rebuild(turn, request, key.tools, still_valid)
+        spec = replace(await self._rebuild(turn, request, key.tools, still_valid), key_id=key.id)
+        if not key.limits:
+            return spec
+        return replace(spec, request=replace(spec.request, api_key=key.id))  # its tokens count for the key

@@ -45,11 +45,8 @@ class Pruner:
                 done.drafts, done.events, done.requests, done.nodes,
             )  # fmt: skip
         if done.conversations:
-            log.info(
-                "deleted %d conversations past their retention; %d as old are still in use",
-                done.conversations,
-                done.spared,
-            )
+            left = "" if done.more else f"; {done.spared} as old are still in use"
+            log.info("deleted %d conversations past their retention%s", done.conversations, left)
         if not done.more:
             self._next = self._monotonic() + PAUSE_SECONDS
         return done

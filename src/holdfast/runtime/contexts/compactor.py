@@ -9,22 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from ...domain.compaction import (
     Claim,
     ClaimRefused,
+    ClientCompaction,
     Compacted,
     CompactionFailure,
     CompactionOutdated,
     CompactionStats,
     CompactionWaits,
     ContextOutline,
+    Entry,
     KeepPolicy,
     NothingToGain,
     Plan,
@@ -35,9 +37,11 @@ from ...domain.compaction import (
     entries_of,
     left_out,
     plan,
+    shown_entries,
     shrinks,
     summary_in,
     summary_request,
+    total_weight,
     transcript_within,
 )
 from ...domain.context_size import Budget, Growth, Size, TokenEstimator
@@ -45,7 +49,7 @@ from ...domain.sessions import Session
 from ...domain.turns import Lease
 from ...domain.views import View, spans
 from ...errors import ConversationBusy, HoldfastError, ModelError, NotCompacted, StoreClosed
-from ...models.base import Model, ModelRequest, Purpose
+from ...models.base import LARGE_BYTES, Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings
 from ...models.known_windows import Windows, is_known
 from ...models.refusals import is_too_long, limit_said
@@ -64,8 +68,8 @@ SHARE = 0.8
 class NoSummary(HoldfastError):
     """There is no summary. `failure` is the one-word reason; the text is the model's error."""
 
-    def __init__(self, failure: CompactionFailure, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, failure: CompactionFailure, said: str, public: str | None = None) -> None:
+        super().__init__(said, public=public)
         self.failure = failure
 
 
@@ -113,13 +117,14 @@ class Summariser:
             said = f"the summary took longer than {self._timeout_seconds:g} s"
             raise NoSummary(CompactionFailure.SUMMARY_TIMED_OUT, said) from None
         except ModelError as error:
-            raise NoSummary(CompactionFailure.SUMMARY_FAILED, str(error)) from error
+            raise NoSummary(CompactionFailure.SUMMARY_FAILED, str(error), error.public) from error
         if not found.text:
             raise NoSummary(CompactionFailure.SUMMARY_EMPTY, "the model's summary was empty")
         return found
 
     async def _ask(self, wanted: SummaryRequest, room: int) -> Summarised:
-        transcript = transcript_within(wanted.gap.entries, wanted.scale.tokens, room)
+        entries = wanted.gap.entries
+        transcript = await off_loop(entries, lambda: transcript_within(entries, wanted.scale.tokens, room))
         messages = summary_request(self._prompt, wanted.allowed, transcript, wanted.instructions)
         folder = ReplyFolder()
         async for chunk in self._model.stream(ModelRequest(messages, wanted.model, Purpose.SUMMARY)):
@@ -135,6 +140,9 @@ BUSY_SECONDS = 600.0
 BY_HAND_SHARE = 0.8
 """A manual compaction leaves at most this share of the context, if possible."""
 MOST_REPORTS = 1000
+MANY_ENTRIES = 1000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +170,8 @@ class _CompactionJob:
 class _Unmade(HoldfastError):
     """The compaction was not done. `failure` is the one-word reason; the text is for people."""
 
-    def __init__(self, failure: CompactionFailure, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, failure: CompactionFailure, said: str, public: str | None = None) -> None:
+        super().__init__(said, public=public)
         self.failure = failure
 
 
@@ -277,48 +285,46 @@ class Compactor:
         ModelError: there is no summary. ConversationBusy: a turn held it for too long. Nothing has changed
         then.
         """
-        window = await self.windows.of(session.model)
+        window = await self.windows.of(session.model, session.owner)
         outline = await self._store.outline(None, session.id)
-        scale = _scale(outline)
-        tokens = scale.total(_weight(outline))
+        tokens = _scale(outline).total(await _weight(outline))
         budget = Budget(tokens, window.tokens, self._rules.threshold)
         job = _CompactionJob(session.id, Trigger.BY_HAND, budget, busy_seconds=busy_seconds)
         try:
             return (await self._compact(job)).session
         except _Unmade as unmade:
+            said = f"session {session.id} was not compacted: {unmade}"
+            public = f"session {session.id} was not compacted: {unmade.public}"
             match unmade.failure:
                 case CompactionFailure.BUSY:
                     raise ConversationBusy(session.conversation_id) from unmade
                 case CompactionFailure.NOTHING_TO_GAIN | CompactionFailure.OUTDATED:
-                    raise NotCompacted(f"session {session.id} was not compacted: {unmade}") from unmade
+                    raise NotCompacted(said) from unmade
                 case CompactionFailure.SUMMARY_TIMED_OUT:
-                    raise ModelError(f"session {session.id} was not compacted: {unmade}", 504) from unmade
+                    raise ModelError(said, 504, public=public) from unmade
                 case _:
-                    raise ModelError(f"session {session.id} was not compacted: {unmade}") from unmade
+                    raise ModelError(said, public=public) from unmade
 
-    async def adopt(self, session_id: str, view: View, messages: int, busy_seconds: float) -> Session | None:
-        """Compact this session as its client has compacted its own history: its context becomes `view`, and
-        `messages` leave it. Returns the session that continues it; None: it was not done, and nothing has
-        changed."""
+    async def adopt(self, lease: Lease, wanted: ClientCompaction) -> Compacted | None:
+        """Compact the context of a turn as its client has compacted its own history, of which the turn has
+        stored the summary. None: it was not done, and nothing has changed."""
+        session_id, view = wanted.session_id, wanted.view
         try:
             outline = await self._store.outline(None, session_id)
             scale = _scale(outline)
-            shown = spans(view.parts, outline.session.last_seq)
-            kept = Size()
-            for entry in outline.entries:
-                if any(first <= entry.first <= last for first, last in shown):
-                    kept += entry.weight
-            before = scale.tokens(_weight(outline))
-            facts = CompactionStats(Trigger.CLIENT, before, scale.tokens(kept), messages)
-            window = await self.windows.of(outline.session.model)
+            before = scale.tokens(await _weight(outline))
+            kept = shown_entries(outline.entries, spans(view.parts, outline.session.last_seq))
+            after = scale.tokens(await off_loop(kept, lambda: total_weight(kept)))
+            facts = CompactionStats(Trigger.CLIENT, before, after, wanted.messages)
+            window = await self.windows.of(outline.session.model, outline.session.owner)
             budget = Budget(before, window.tokens, self._rules.threshold)
-            job = _CompactionJob(session_id, Trigger.CLIENT, budget, busy_seconds=busy_seconds)
+            job = _CompactionJob(session_id, Trigger.CLIENT, budget, lease)
             claim = await self._claimed(job)
         except NotCompacted as refused:
             log.info("the client's own compaction was not applied to %s: %s", session_id, refused)
             return None
         try:
-            return (await self._swapped(job, claim, view, outline.revision, facts)).session
+            return await self._swapped(job, claim, view, outline.revision, facts)
         except _Unmade as unmade:
             await self._give_up(job, claim, unmade.failure)
             log.info("the client's own compaction was not applied to %s: %s", session_id, unmade)
@@ -399,36 +405,54 @@ class Compactor:
 
     async def _claimed(self, job: _CompactionJob) -> Claim:
         span = timedelta(seconds=2 * self._rules.summary_seconds + job.busy_seconds + 60)
-        found = await self._heartbeat.as_living(
-            lambda: self._store.claim_compaction(
-                job.session_id,
-                job.lease.node_id if job.lease else self._heartbeat.node_id,
-                span,
-                why=job.why,
-                tokens=job.budget.tokens,
-                window=job.budget.window,
-                lease=job.lease,
+        claiming = asyncio.ensure_future(
+            self._heartbeat.as_living(
+                lambda: self._store.claim_compaction(
+                    job.session_id,
+                    job.lease.node_id if job.lease else self._heartbeat.node_id,
+                    span,
+                    why=job.why,
+                    tokens=job.budget.tokens,
+                    window=job.budget.window,
+                    lease=job.lease,
+                )
             )
         )
+        try:
+            found = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await through(self._unclaim(job, claiming))
+            raise
         if isinstance(found, ClaimRefused):
             until = f", not before {found.until:%H:%M:%S} UTC" if found.until else ""
             raise NotCompacted(f"{found.reason}{until}")
         return found
 
+    async def _unclaim(self, job: _CompactionJob, claiming: asyncio.Future[Claim | ClaimRefused]) -> None:
+        """Release a claim whose caller was cancelled while it was made."""
+        with suppress(HoldfastError):  # there is none, or it expires by itself
+            found = await claiming
+            if isinstance(found, Claim):
+                await self._give_up(job, found, CompactionFailure.STOPPED)
+
     async def _carried_out(self, job: _CompactionJob, claim: Claim) -> Compacted:
         outline = await self._store.outline(None, job.session_id)
         scale = _scale(outline)
-        others = max(0, job.budget.tokens - scale.tokens(_weight(outline)))  # instructions and tools
+        tokens = scale.tokens(await _weight(outline))
+        others = max(0, job.budget.tokens - tokens)  # instructions and tools
         target = max(1, job.budget.target - others)
         if job.why is Trigger.BY_HAND:  # manual: compact a good part, whatever the window
-            target = int(scale.tokens(_weight(outline)) * BY_HAND_SHARE)
-        found = plan(
+            target = int(tokens * BY_HAND_SHARE)
+        found = await off_loop(
             outline.entries,
-            self._rules.keep,
-            scale.tokens,
-            target,
-            last_seq=outline.session.last_seq,
-            open_part=outline.open_part,
+            lambda: plan(
+                outline.entries,
+                self._rules.keep,
+                scale.tokens,
+                target,
+                last_seq=outline.session.last_seq,
+                open_part=outline.open_part,
+            ),
         )
         if isinstance(found, NothingToGain):
             raise _Unmade(CompactionFailure.NOTHING_TO_GAIN, found.reason)
@@ -452,7 +476,7 @@ class Compactor:
                 job, found, NoSummary(CompactionFailure.COOLING_DOWN, "earlier ones have failed")
             )
         name = self._rules.model or self._name or outline.session.model
-        window = await self.windows.of(name)
+        window = await self.windows.of(name, outline.session.owner)
         if not self._rules.model and not is_known(window):  # the same model: assume no less than for its turn
             window = replace(window, tokens=max(window.tokens, job.budget.window))
         room = min(job.budget.target, window.tokens)
@@ -469,7 +493,7 @@ class Compactor:
         self, job: _CompactionJob, found: Plan, none: NoSummary
     ) -> tuple[list[str], CompactionFailure]:
         if not job.must:
-            raise _Unmade(none.failure, str(none)) from none
+            raise _Unmade(none.failure, str(none), none.public) from none
         log.warning("%s loses its oldest messages without a summary: %s", job.session_id, none)
         return [left_out(gap) for gap in found.gaps], none.failure
 
@@ -514,8 +538,12 @@ def _scale(outline: ContextOutline) -> TokenEstimator:
     return TokenEstimator(report.measured, same_context=report.session_id == outline.session.id)
 
 
-def _weight(outline: ContextOutline) -> Size:
-    found = Size()
-    for entry in outline.entries:
-        found += entry.weight
-    return found
+async def _weight(outline: ContextOutline) -> Size:
+    return await off_loop(outline.entries, lambda: total_weight(outline.entries))
+
+
+async def off_loop(entries: Sequence[Entry], work: Callable[[], T]) -> T:
+    """What `work` on these entries returns; in a thread if they are many or large. Hundreds of MiB take
+    seconds, and on the event loop no other request would be answered meanwhile."""
+    size = sum(len(body) for entry in entries[:MANY_ENTRIES] for body in entry.bodies)
+    return await asyncio.to_thread(work) if len(entries) > MANY_ENTRIES or size > LARGE_BYTES else work()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ...domain.compaction import Compacted, Report, Trigger
+from ...domain.compaction import ClientCompaction, Compacted, Report, Trigger
 from ...domain.context_size import Budget, Growth, Size, TokenEstimator, TokenReport, reserve_of
 from ...domain.contexts import Context
 from ...domain.sessions import Session
@@ -80,6 +80,14 @@ class ContextFitter:
         must = is_known(window) and not replace(budget, tokens=own).fits
         return await self._compact(Trigger.NO_FIT, budget, must=must)
 
+    async def adopt(self, wanted: ClientCompaction) -> bool:
+        """Compact the context as the turn's client has compacted its own history. False: it is not possible
+        now, and the context stays whole."""
+        done = await self._compactor.adopt(self._holder.lease, wanted)
+        if done is not None:
+            self._holder.moved(done)
+        return done is not None
+
     async def _compacts_at(self, threshold: int) -> bool:
         """Compact a context that is over the request's own threshold. True: it was compacted."""
         tokens = await self._tokens()
@@ -98,7 +106,7 @@ class ContextFitter:
         tokens = await self._tokens()
         limit = limit_said(refusal)
         if limit is not None:
-            self._compactor.windows.learn(self._model, limit)
+            self._compactor.windows.learn(self._model, limit, self._holder.session.owner)
             self._window = None  # another one from now on
         else:
             limit = min(known.tokens, tokens)
@@ -136,7 +144,7 @@ class ContextFitter:
         if (context + self._extra).most <= SMALLEST_WINDOW * self._compactor.threshold:
             return
         suspects = self._cut is not None and self._compactor.windows.suspect(
-            self._model, self._cut.base.tokens
+            self._model, self._cut.base.tokens, self._holder.session.owner
         )
         scale = (
             await self._scale() if self.measured is None else TokenEstimator(self.measured, same_context=True)
@@ -167,7 +175,7 @@ class ContextFitter:
         self._session_id = self._holder.session.id
 
     async def _find_window(self) -> Window:
-        window = await self._compactor.windows.of(self._model)
+        window = await self._compactor.windows.of(self._model, self._holder.session.owner)
         return for_fixed_part(window, TokenEstimator().tokens(self._extra))
 
     async def _scale(self) -> TokenEstimator:

@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 LAST_LINES = 20
 LONGEST = 4000
 """Characters of a process's last output."""
+ROOM = 8000
+"""Characters of the last output of all of them together: no compaction can shorten it."""
+MOST_PROCESSES = 50
 MOST_MEMORIES = 200
 
 
@@ -65,27 +68,31 @@ class TurnPreamble:
         return () if text is None else (instruction(text),)
 
     async def _processes_of(self, begun: TurnBegun) -> tuple[bytes, ...]:
-        ended = []
-        for notice in begun.notices:
-            if notice.process_id is not None:
-                try:
-                    process = await self._store.process(begun.turn.owner, notice.process_id)
-                except NotFound:  # ended so long ago that its row was deleted
-                    continue
-                if _concerns(process, begun.session):
-                    ended.append(f"{notice.text}{await self._last_words(process)}")
+        concerned = [notice for notice in begun.notices if notice.process_id is not None]
+        ended, room = [], ROOM
+        for notice in reversed(concerned[-MOST_PROCESSES:]):  # the newest get the room that there is
+            assert notice.process_id is not None
+            try:
+                process = await self._store.process(begun.turn.owner, notice.process_id)
+            except NotFound:  # ended so long ago that its row was deleted
+                continue
+            if _concerns(process, begun.session):
+                said = await self._last_words(process, min(room, LONGEST)) if room else ""
+                room -= len(said)
+                ended.append(f"{notice.text} Its last output:\n{said}" if said else notice.text)
         if not ended:
             return ()
-        return (instruction("\n".join(("[Background processes that have ended since:]", *ended))),)
+        if (more := len(concerned) - MOST_PROCESSES) > 0:
+            ended.append(f"[{more} more, earlier]")
+        return (instruction("\n".join(("[Background processes that have ended since:]", *reversed(ended)))),)
 
-    async def _last_words(self, process: Process) -> str:
+    async def _last_words(self, process: Process, most: int) -> str:
         try:
             part = await self._processes.log(process.owner, process.id, tail=LAST_LINES)
         except (Conflict, OSError) as error:  # it was only watched, or ran on another machine
             log.debug("the preamble for %s could not be read: %s", process.id, error)
             return ""
-        said = storable(part.text.strip())[-LONGEST:]
-        return f" Its last output:\n{said}" if said else ""
+        return storable(part.text.strip())[-most:]
 
 
 def _concerns(process: Process, session: Session) -> bool:

@@ -41,18 +41,20 @@ class Log:
         self._head = max(1, limit // HEAD_SHARE)
         self._segment = max(1, limit // SEGMENT_SHARE)
         self._names: list[str] = []
+        self._name = ""
         self._file = -1
         self._room = 0
         self._offset = 0
 
     def write(self, said: bytes) -> None:
         """Append output if there is space. A full disk must not stop the command: what does not fit is
-        dropped."""
+        dropped, and what was kept before stays."""
         while said:
             try:
                 if self._file < 0:
                     self._begin()
                 written = os.write(self._file, said[: self._room])
+                self._keep()
             except OSError:
                 self._close()
                 written = len(said)
@@ -63,17 +65,30 @@ class Log:
                 self._close()
 
     def _begin(self) -> None:
-        name = f"log.{self._offset:020d}"
-        self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._name = f"log.{self._offset:020d}"
+        self._file = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._room = self._segment if self._names else self._head
-        self._names.append(name)
-        if len(self._names) > 3:
-            os.unlink(self._names.pop(1))
+
+    def _keep(self) -> None:
+        """Now that something is in the file, an older one may go."""
+        if self._name not in self._names:
+            self._names.append(self._name)
+            if len(self._names) > 3:
+                remove(self._names.pop(1))
 
     def _close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+            if self._name not in self._names:  # nothing could be written
+                remove(self._name)
         self._file, self._room = -1, 0
+
+
+def remove(name: str) -> None:
+    try:
+        os.unlink(name)
+    except OSError:
+        return  # a person has deleted it
 
 
 def start_of(pid: int) -> str:
@@ -178,7 +193,10 @@ class Shim:
 
     def _pass_on(self, number: int, _: object) -> None:
         if self._child and not self._ended:
-            os.killpg(self._child, number)
+            try:
+                os.killpg(self._child, number)
+            except OSError:
+                return  # it has ended in this moment, or belongs to another user (sudo)
 
     def pump(self) -> None:
         """Until everything has ended: log the output, record how the command ends."""

@@ -101,7 +101,7 @@ class Supervisor(ProcessReader):
         """When SIGTERM was sent to each process that is being stopped."""
         self._seen: dict[str, _ObservedProcess] = {}
         self._troubled: set[tuple[str, str]] = set()
-        """Errors already logged, by process: each is logged once."""
+        """Errors and signals already logged, by process: each is logged once."""
         self._next_sample = 0.0
         self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in one-shot programs
         self._loop = periodic.every(TICK_SECONDS, self.supervise_once, "look after processes")
@@ -227,14 +227,12 @@ class Supervisor(ProcessReader):
         return result
 
     def _note_trouble(self, process: Process, error: Exception, done: Supervised | None) -> None:
-        said = f"{type(error).__name__}: {error}"
-        if (process.id, said) not in self._troubled:
+        if self._is_new(process, f"{type(error).__name__}: {error}"):
             expected = isinstance(error, HoldfastError | OSError)
             log.warning(
                 "trouble with process %s: %s; it will be tried again",
                 process.id, error, exc_info=None if expected else error,
             )  # fmt: skip
-        self._troubled.add((process.id, said))
         if done is not None:
             done.troubles.append(f"{process.id}: {error}")
 
@@ -336,11 +334,19 @@ class Supervisor(ProcessReader):
         if reached:
             self._terminated.setdefault(process.id, now)
             done.signalled.append(process.id)
-            log.info(
-                "%s to %d of %s: %s",
-                number.name, reached, log_name(process), process.stop_reason,
-            )  # fmt: skip
+            if self._is_new(process, number.name):
+                log.info(
+                    "%s to %d of %s: %s",
+                    number.name, reached, log_name(process), process.stop_reason,
+                )  # fmt: skip
         return reached > 0
+
+    def _is_new(self, process: Process, what: str) -> bool:
+        """True the first time: it is to be logged."""
+        if (process.id, what) in self._troubled:
+            return False
+        self._troubled.add((process.id, what))
+        return True
 
     def _signal(self, process: Process, number: signal.Signals) -> int:
         """Signal the command and all its descendants; returns how many were reached."""
@@ -353,7 +359,8 @@ class Supervisor(ProcessReader):
                     if send_signal(one.pid, one.start, number):
                         reached.add((one.pid, one.start))
                 except PermissionError:
-                    log.warning("process %d of %s belongs to another user", one.pid, process.id)
+                    if self._is_new(process, f"pid {one.pid}"):
+                        log.warning("process %d of %s belongs to another user", one.pid, process.id)
             if not new:
                 break
         return len(reached)

@@ -72,7 +72,7 @@ class ReconcileWebhook:
     """A `Reconcile` that asks the webhook at `url`."""
 
     def __init__(self, url: str) -> None:
-        self._webhook = Webhook(url, RECONCILE_SECONDS)
+        self._url = url
 
     async def __call__(self, call: ToolCall) -> str | None:
         asked = {
@@ -85,10 +85,13 @@ class ReconcileWebhook:
             "session_id": call.session_id,
             "turn_id": call.turn_id,
         }
+        webhook = Webhook(
+            self._url, RECONCILE_SECONDS
+        )  # for this call alone: others may ask at the same time
         try:
-            answer = await self._webhook.ask(msgspec.json.encode(asked), call.key)
+            answer = await webhook.ask(msgspec.json.encode(asked), call.key)
         finally:
-            await self._webhook.close()
+            await webhook.close()
         if isinstance(answer, str):
             log.warning("the outcome of %s is unknown: the reconcile webhook %s", call.key, answer)
             return None

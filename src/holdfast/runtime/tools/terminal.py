@@ -33,6 +33,7 @@ GRACE_SECONDS = 2.0
 LAST_WORDS_SECONDS = 0.5
 """How long the last output may take to arrive after the command has ended."""
 POLL_SECONDS = 0.05
+NO_LEADER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Finished:
 
     output: str
     exit_code: int
-    """Negative: ended by that signal."""
+    """Negative: ended by that signal, or about to be."""
     timed_out: bool = False
     left_behind: int = 0
     """How many processes it had left running; they were ended."""
@@ -100,8 +101,10 @@ async def run_command(
             start_new_session=True,
             preexec_fn=before_exec(),
         )
-    except BaseException:
+    except BaseException as error:
         os.close(read_end)
+        if isinstance(error, asyncio.CancelledError):  # it may have begun
+            _Tree(NO_LEADER, mark).signal(signal.SIGKILL)
         raise
     finally:
         os.close(write_end)
@@ -116,7 +119,9 @@ async def run_command(
         except TimeoutError:
             timed_out = True
             await _end_all(tree)
-            await process.wait()
+            with suppress(TimeoutError):  # it may be hung in the kernel, or belong to another user (sudo)
+                async with asyncio.timeout(GRACE_SECONDS):
+                    await process.wait()
             surviving = len(await asyncio.to_thread(tree.living))
         left = detached = 0
         if not timed_out:
@@ -128,8 +133,8 @@ async def run_command(
         raise
     finally:
         pipe.close()
-    assert process.returncode is not None
-    return Finished(output.text(), process.returncode, timed_out, left, detached, surviving)
+    code = process.returncode if process.returncode is not None else -signal.SIGKILL
+    return Finished(output.text(), code, timed_out, left, detached, surviving)
 
 
 class _OutputPipe:

@@ -177,7 +177,9 @@ class Toolbox:
         try:
             result = await self._tools[call.name].run(call)
         except HoldfastError as error:
-            return storable(f"[{call.name} failed: {error}]")
+            if error.public != str(error):
+                log.warning("turn %s: %s failed: %s", call.turn_id, call.name, error)
+            return storable(f"[{call.name} failed: {error.public}]")
         except OSError as error:
             return storable(f"[{call.name} failed: {error.strerror or error}]")
         except Exception:

@@ -28,6 +28,8 @@ from ...domain.fingerprints import EMPTY, extended, fingerprint_of, fingerprint_
 from ...domain.ids import message_id
 from ...domain.messages import Message, NewMessage, text_of, without_calls
 from ...domain.new_messages import said_by_model, tool_result
+from ...domain.turns import Lease
+from ...domain.usage import tokens
 from ...domain.value import Value
 from ...domain.visible_messages import as_shown, joined
 from ...errors import ModelError
@@ -44,7 +46,7 @@ from ..tools.toolbox import Toolbox, ToolCall, call_key, clients_tools
 from .draft_writer import DraftWriter
 from .live import Answered, RunningTurn, ShowsAttempts, TurnOutput, TurnSpec
 
-NOT_RUN = "[Not run: this turn has reached its step limit.]"
+NOT_RUN = "[Not run: this turn has reached its limit of steps or tool calls.]"
 GAVE_UP = (
     "[I have taken {steps} steps without an answer, which is the limit of one turn "
     "([agent] max_steps). All steps are kept: write “continue” to let me continue.]"
@@ -159,7 +161,9 @@ class AgentLoop:
                 self._running.preface = len(self._running.events)
             if unshown is not None:
                 return await self._finish(unshown, stored=True)
-        context = begun.context
+        wanted, context = self._order.compacts, begun.context
+        if wanted is not None and self._fitter is not None and await self._fitter.adopt(wanted):
+            context = await self._moved()
         while True:
             asked += 1
             step = self._step(await self._ask(context, first=asked == 1))
@@ -167,7 +171,6 @@ class AgentLoop:
                 return await self._finish(step)
             exhausted = (asked >= self._toolbox.max_steps or self._used_up) and not step.theirs
             await self._take(step, run=not exhausted)
-            self._own_calls += len(step.own)
             if step.theirs:
                 return await self._finish(step, stored=True)
             if exhausted:
@@ -299,18 +302,23 @@ class AgentLoop:
         """Store a reply that calls server tools, then run them one after the other."""
         lease = self._running.lease
         await self.drafts.rest()
-        seq = await finished(self._store.append(lease, (step.stored(),)))
-        self.drafts.next_reply()
+        seq = await finished(self._store_step(lease, step))
         if step.says_something:
             self._said.append(TurnOutput(self._seq, step.shown))
         if not step.theirs:
             self._go_on(step)
         for position, call in enumerate(step.own):
-            if run:
+            text = NOT_RUN
+            if run and not self._used_up:  # the limit holds within one batch, too
                 await self._order.check()
-            text = await self._toolbox.run(self._called(call, seq, position)) if run else NOT_RUN
-            result = tool_result(call["id"], text, inner=True)
-            await finished(self._store.append(lease, (result,)))
+                text = await self._toolbox.run(self._called(call, seq, position))
+            self._own_calls += 1
+            await finished(self._store.append(lease, (tool_result(call["id"], text, inner=True),)))
+
+    async def _store_step(self, lease: Lease, step: _LoopStep) -> int:
+        seq = await self._store.append(lease, (step.stored(),))
+        self.drafts.next_reply()  # also if the turn is being stopped: a draft would repeat the text
+        return seq
 
     async def _settle_open(self, messages: Sequence[Message]) -> None:
         """Replace the results of open calls whose outcome can be found out."""
@@ -459,14 +467,3 @@ class AgentLoop:
             EMPTY,
             [*(fingerprint_of_body(each.body) for each in as_shown(before, apart=apart)), *fingerprints],
         )
-
-
-def tokens(usage: Any) -> dict[str, int]:
-    """The model's reported usage under the names we store; empty if its format is unknown."""
-    if not isinstance(usage, Mapping):
-        return {}
-    return {
-        ours: int(usage[theirs])
-        for ours, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-        if isinstance(usage.get(theirs), int)
-    }

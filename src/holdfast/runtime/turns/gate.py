@@ -39,7 +39,8 @@ LONGEST_WAIT_SECONDS = 1.0
 SentAgain = Callable[[TurnRequest, TurnRepeated], Awaitable[TurnRepeated | TurnWaits | TurnRequest]]
 
 own_turns: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("own_turns", default=())
-"""Conversations whose lease this task holds, each with its turn. Waiting for one would deadlock."""
+"""Conversations whose lease this task holds, each with its turn. Waiting for one would deadlock. A task
+started in a turn's block inherits it, and may outlive the turn: ask `TurnGate.own_turn`."""
 
 
 class TurnGate:
@@ -78,7 +79,8 @@ class TurnGate:
             except NodeReaped as reaped:
                 request = replace(request, node_id=await self._heartbeat.rejoin(reaped.node_id))
                 outcome = await self._begin(request)
-            if sent_again is not None and isinstance(outcome, TurnRepeated) and _is_implied(request):
+            key = request.request_key
+            if sent_again and isinstance(outcome, TurnRepeated) and key is not None and key.implied:
                 judged = await sent_again(request, outcome)
                 if not isinstance(judged, TurnRequest):
                     return judged
@@ -95,17 +97,18 @@ class TurnGate:
                 return TurnWaits(outcome.turn.conversation_id, outcome.turn.node_id, outcome.turn.id)
             return outcome
 
-        outcome: TurnBegun | TurnRepeated | TurnOutdated
+        begun_id = ""
         try:
-            outcome = await self._wait(attempt, wait_seconds, request.owner)
-        except BaseException:
-            self._heartbeat.ran(request.turn_id)
-            raise
-        if not isinstance(outcome, TurnBegun) or outcome.turn.id != request.turn_id:
-            self._heartbeat.ran(request.turn_id)
-        if isinstance(outcome, TurnBegun):
-            self._heartbeat.runs(outcome.turn.id)
-        return outcome
+            outcome: TurnBegun | TurnRepeated | TurnOutdated = await self._wait(
+                attempt, wait_seconds, request.owner
+            )
+            if isinstance(outcome, TurnBegun):
+                begun_id = outcome.turn.id
+                self._heartbeat.runs(begun_id)
+            return outcome
+        finally:  # a retry may have begun this very turn here meanwhile
+            if begun_id != request.turn_id and not is_here(request.turn_id):
+                self._heartbeat.ran(request.turn_id)
 
     async def _begin(self, request: TurnRequest) -> TurnOutcome:
         self._heartbeat.runs(request.turn_id)
@@ -138,6 +141,11 @@ class TurnGate:
         if self._abandoned:
             await asyncio.wait(set(self._abandoned))
 
+    def own_turn(self, conversation_id: str) -> str | None:
+        """The running turn of this conversation in whose block this task is, or was started."""
+        own = (turn for conversation, turn in own_turns.get() if conversation == conversation_id)
+        return next((turn for turn in own if self._heartbeat.is_running(turn)), None)
+
     async def when_free(self, act: Callable[[], Awaitable[T]], wait_seconds: float) -> T:
         """Run `act`, which needs a free conversation; retry while it is busy, until the timeout."""
 
@@ -163,9 +171,8 @@ class TurnGate:
             outcome = await attempt()
             if not isinstance(outcome, TurnWaits):
                 return outcome
-            for conversation_id, turn_id in own_turns.get():
-                if conversation_id == outcome.conversation_id:
-                    raise NestedTurn(conversation_id, turn_id)
+            if own := self.own_turn(outcome.conversation_id):
+                raise NestedTurn(outcome.conversation_id, own)
             left = deadline - time.monotonic()
             if outcome.holder and await self._reaper.reap_if_dead(outcome.holder):
                 continue
@@ -175,7 +182,3 @@ class TurnGate:
                 group = owner or outcome.conversation_id
                 await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS), group)
             version = self._store.version()  # taken before the next attempt, so no release is missed
-
-
-def _is_implied(request: TurnRequest) -> bool:
-    return request.request_key is not None and request.request_key.implied

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ...domain.client_compaction import kept_messages, summarises_again, summary_at
+from ...domain.compaction import ClientCompaction
 from ...domain.conversations import Address, Conversation
 from ...domain.fingerprints import EMPTY, extended, is_current
 from ...domain.history import (
@@ -38,16 +39,6 @@ LOOK_BACK = 64
 NEW = ConversationVersion("", 0, 0)
 
 
-class ClientCompaction(Value, frozen=True):
-    """A compaction that a client has made of its own history."""
-
-    session_id: str
-    view: View
-    """The stored messages that the client still sends."""
-    messages: int
-    """How many leave the context."""
-
-
 class Placement(Value, frozen=True):
     """A request's new messages and where they belong."""
 
@@ -63,7 +54,7 @@ class Placement(Value, frozen=True):
     matches: tuple[str, ...] = ()
     """For a request that names no conversation: the conversations with exactly this history."""
     compacts: ClientCompaction | None = None
-    """To be done before the turn begins: the client has replaced its past by a summary, its first new
+    """To be done once the turn has begun: the client has replaced its past by a summary, its first new
     message."""
 
     def applied_to(self, request: TurnRequest) -> TurnRequest:

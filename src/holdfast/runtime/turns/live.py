@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 from msgspec.structs import replace
 
-from ...domain.compaction import Compacted
+from ...domain.compaction import ClientCompaction, Compacted
 from ...domain.recovery import Cause
 from ...domain.sessions import Session
 from ...domain.turns import Delivery, Lease, Turn, TurnBegun, TurnRequest, TurnStatus
@@ -292,9 +292,13 @@ class TurnSpec(Value, frozen=True):
     and before each tool call."""
     native: NativeRequest | None = None
     """The request in Anthropic's API, for a model that speaks it."""
+    compacts: ClientCompaction | None = None
+    """Compact the context like this before the model is called."""
     compact_at: int | None = None
     """Compact the context before the model is called if it has more tokens than this; None: by settings."""
     max_tool_calls: int | None = None
     """After this many calls of server tools the model may call none; None: no limit but `max_steps`."""
     notice: str | None = None
     """A notice for the person, stored with the answer."""
+    key_id: str | None = None
+    """The API key of a turn that is begun from its stored request."""

@@ -118,10 +118,21 @@ class TurnRunner:
         for it. Raises what TurnGate.begin raises.
         """
         turn_id = order.request.turn_id
+        while (
+            same := self._beginning.get(turn_id)
+        ) is not None:  # the queue and a connector begin it at once
+            await asyncio.shield(same)
+        if (here := self._running.get(turn_id)) is not None:
+            here.attend(order.client)
+            return here
         begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
         self._beginning[turn_id] = begun
         running: RunningTurn | None = None
         key = order.request.request_key
+
+        def is_here(other_id: str) -> bool:  # not this turn itself: it may already run on another node
+            return other_id in self._running or (other_id != turn_id and other_id in self._beginning)
+
         try:
             if key is not None and key.implied and key.opener and key.may_repeat:
                 await self.receipts.write()  # the decision depends on delivery, so the store must know it
@@ -129,7 +140,7 @@ class TurnRunner:
                 outcome = await self._gate.begin(
                     order.request,
                     wait_seconds,
-                    is_here=self._is_here,
+                    is_here=is_here,
                     follows=order.follows,
                     when_busy=self._cut_short if interrupt else None,
                     check=order.check,
@@ -142,7 +153,7 @@ class TurnRunner:
                     return running
                 if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
                     return outcome
-                if order.follows and not self._is_here(outcome.turn.id):
+                if order.follows and not is_here(outcome.turn.id):
                     return outcome
                 if outcome.turn.joined is not None and (order.request.response or order.request.streams):
                     return outcome  # its events are those of another request
@@ -196,8 +207,10 @@ class TurnRunner:
         if running.outcome is not None:
             return False
         self._stop(running, Stop(status, why))
-        await running.ended()
-        return isinstance(running.outcome, Unanswered)
+        ended = await running.ended()
+        if isinstance(ended, Unanswered) and ended.waits:  # it was about to wait for a retry in this moment
+            return await self._store.cancel_turn(owner, turn_id, status, why)
+        return isinstance(ended, Unanswered)
 
     async def drain(self, seconds: float) -> None:
         """Wait this long for running turns, then interrupt them; their output is kept. Turns that begin later
@@ -222,9 +235,6 @@ class TurnRunner:
         tasks = {turn.task for turn in self._running.values() if turn.task is not None}
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-
-    def _is_here(self, turn_id: str) -> bool:
-        return turn_id in self._running or turn_id in self._beginning
 
     async def _cut_short(self, turn_id: str) -> None:
         with suppress(NotFound):  # deleted meanwhile: it no longer holds the lease
@@ -317,7 +327,7 @@ class TurnRunner:
             return ()
 
     async def _settle_failed(self, running: RunningTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
-        stop = Stop(TurnStatus.FAILED, str(error))
+        stop = Stop(TurnStatus.FAILED, error.public)
         if self._is_patient(running, error):
             stop.cause = Cause.MODEL
         return await through(self._settle(running, stop, error, loop))
@@ -350,7 +360,7 @@ class TurnRunner:
                     await loop.drafts.save()
                     settlement = TurnFailure(
                         stop.status,
-                        error=_told(reason),
+                        error=_public(reason),
                         code=code_of(reason),
                         usage=loop.usage,
                         delivery=Delivery.PART if running.sent else Delivery.NONE,
@@ -412,13 +422,11 @@ def code_of(error: HoldfastError) -> str:
     return getattr(error, "code", None) or type(error).__name__
 
 
-def _told(error: HoldfastError) -> str:
-    """The error text stored with the turn. The model's address goes to the log only: the owner need not know
-    it."""
-    if isinstance(error, ModelError) and error.public != str(error):
+def _public(error: HoldfastError) -> str:
+    """The error text stored with the turn. The whole text goes to the log if it says more."""
+    if error.public != str(error):
         log.warning("a turn failed: %s", error)
-        return error.public
-    return str(error)
+    return error.public
 
 
 def _stopped(turn_id: str, stop: Stop) -> TurnStopped:

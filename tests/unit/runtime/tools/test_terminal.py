@@ -119,6 +119,27 @@ async def test_the_model_is_told_what_could_not_be_stopped(
             signal_one(pid, start, 9)
 
 
+async def test_a_command_that_cannot_be_stopped_is_not_waited_for(
+    terminal: Terminal, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shell has become the command, as it does with a single one: sudo, or a read of a hung disk."""
+    monkeypatch.setattr(commands, "GRACE_SECONDS", 0.1)
+    spared: list[tuple[int, str]] = []
+
+    def send(pid: int, start: str, number: int) -> bool:
+        spared.append((pid, start))
+        raise PermissionError
+
+    monkeypatch.setattr(commands, "send_signal", send)
+    try:
+        async with asyncio.timeout(60):
+            told = await call(terminal, command="exec sleep 62.75", timeout_seconds=0.3)
+        assert "1 of the processes it started could not be stopped and still run" in told
+    finally:
+        for pid, start in set(spared):
+            send_signal(pid, start, 9)
+
+
 async def test_a_command_that_ignores_sigterm_is_killed(
     terminal: Terminal, call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +156,18 @@ async def test_a_command_that_nobody_waits_for_any_more_ends(terminal: Terminal,
     with pytest.raises(asyncio.CancelledError):
         await task
     await until("sleep 62.25", 0)
+
+
+async def test_a_command_that_is_given_up_while_it_begins_ends(terminal: Terminal, call: Caller) -> None:
+    task = asyncio.create_task(call(terminal, command="setsid sleep 62.5 & sleep 62.5"))
+    await asyncio.sleep(0)  # the shell is forked, and nothing has taken note of it yet
+    deadline = time.monotonic() + 60
+    while len(running("sleep 62.5")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)  # the loop must not run
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until("sleep 62.5", 0)
 
 
 async def test_what_a_command_leaves_running_is_stopped_and_told(terminal: Terminal, call: Caller) -> None:
