@@ -18,6 +18,9 @@ from ..settings import ConnectorSettings
 from .base import Connector, FetchesFiles, SendFailed, SendRefused
 
 MEGABYTE = 1024 * 1024
+MOST_SHOWN = 20 * MEGABYTE
+"""Bytes of images that one message gives the model. Encoded they fit into a message; further ones are only
+named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class AttachmentStore:
         known = await self._store.stored_attachments(batch.turn_id)
         found = []
         for message in batch.messages:
-            notes, images = [], []
+            notes, images, left = [], [], MOST_SHOWN
             for at, file in enumerate(message.files):
                 source = f"{message.platform_id} {at}"
                 try:
@@ -74,7 +77,8 @@ class AttachmentStore:
                         raise
                     notes.append(f"[{file.name or 'the file'} is not stored: {error}]")
                     continue
-                if self._shows_images and is_image(file.mime, len(body)):
+                if self._shows_images and is_image(file.mime, len(body)) and len(body) <= left:
+                    left -= len(body)
                     images.append(f"data:{file.mime};base64,{base64.b64encode(body).decode()}")
             found.append(Attached(tuple(notes), tuple(images)))
         return found

@@ -9,6 +9,7 @@ messages cannot be read.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Mapping, Sequence
@@ -47,6 +48,11 @@ REQUEST_SECONDS = 30.0
 TYPING_MILLISECONDS = 6_000
 PAGE = 100
 MOST_GONE = 10_000
+MOST_JOINING = 100
+JOIN_SECONDS = 5.0
+"""How long a poll waits for rooms to be joined: it may take for ever if their homeserver is down."""
+JOIN_ATTEMPTS = 12
+FIRST_JOIN_PAUSE, LONGEST_JOIN_PAUSE = 2.0, 600.0
 REACTIONS = {"🛑": "/stop", "⏹": "/stop", "🔁": "/retry", "🔄": "/retry"}
 """A reaction to one of the bot's messages that is a command."""
 SYNC_FILTER = {
@@ -141,8 +147,10 @@ class MatrixConnector:
         self._gone: dict[str, None] = {}
         """Events that were redacted since this connector runs."""
         self._unreadable: set[str] = set()
-        self._left: set[str] = set()
+        self._left: dict[str, None] = {}
         """Invitations that were not accepted."""
+        self._joining: dict[str, asyncio.Task[Any]] = {}
+        """Rooms that are being joined."""
 
     # --- receiving ------------------------------------------------------------------------------------
 
@@ -223,7 +231,7 @@ class MatrixConnector:
         for event in timeline[first:]:
             try:
                 found = await self._event(room, event)
-            except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
+            except (BadInput, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 log.warning("matrix: event %s cannot be read: %r", event.get("event_id"), error)
                 continue
             if found is not None:
@@ -237,9 +245,7 @@ class MatrixConnector:
                 self._note_member(room, event)
             case "m.room.redaction":
                 target = str(event.get("redacts") or content["redacts"])
-                self._gone[target] = None
-                if len(self._gone) > MOST_GONE:
-                    del self._gone[next(iter(self._gone))]
+                _add(self._gone, target)
                 return Incoming(target, room, f"matrix:{room}", sender, "", kind=IncomingKind.DELETE)
             case "m.room.encrypted" if room not in self._unreadable:
                 self._unreadable.add(room)
@@ -320,9 +326,11 @@ class MatrixConnector:
     # --- rooms ----------------------------------------------------------------------------------------
 
     async def _accept_invitations(self, found: Any) -> None:
-        """Join direct chats, and rooms if `allow` has the room or who invites."""
+        """Join direct chats, and rooms if `allow` has the room or who invites. One that cannot be joined now
+        is tried again in the background: messages of other rooms do not wait for it."""
         from nio import InviteMemberEvent
 
+        began: dict[str, tuple[frozenset[str] | None, asyncio.Task[bool]]] = {}
         for room, invited in found.rooms.invite.items():
             own = [
                 each
@@ -330,18 +338,53 @@ class MatrixConnector:
                 if isinstance(each, InviteMemberEvent) and each.state_key == self._me
             ]
             direct = any(each.content.get("is_direct") for each in own)
-            by = {str(each.sender) for each in own}
-            if not direct and not {room, EVERYONE, *by} & set(self._allow):
+            by = frozenset(str(each.sender) for each in own)
+            allowed = bool({room, EVERYONE, *by} & set(self._allow))
+            if room in self._joining:
+                continue
+            if (not direct and not allowed) or len(self._joining) >= MOST_JOINING:
                 if room not in self._left:
                     log.warning("matrix: not joining %s: allow has neither it nor %s", room, " ".join(by))
-                self._left.add(room)
+                _add(self._left, room)
                 continue
-            try:
-                await self._call(self._client.join(room))
-            except MatrixError as error:
-                if isinstance(error.as_failure(), SendFailed):
-                    raise
-                log.warning("matrix: room %s cannot be joined: %s", room, error)
+            alone_with = None if allowed else by
+            began[room] = alone_with, asyncio.create_task(self._join(room, alone_with))
+            self._joining[room] = began[room][1]
+        if began:
+            await asyncio.wait([task for _, task in began.values()], timeout=JOIN_SECONDS)
+        for room, (alone_with, task) in began.items():
+            self._joining[room] = asyncio.create_task(self._join_later(room, alone_with, task))
+
+    async def _join(self, room: str, alone_with: frozenset[str] | None) -> bool:
+        """Join a room; False: it may succeed later. `alone_with`: a room that has other members than these
+        is left again: who invites can call any room a direct chat."""
+        try:
+            await self._call(self._client.join(room))
+            if alone_with is not None and (await self._names(room)).keys() - {self._me, *alone_with}:
+                log.warning("matrix: leaving %s: it is not a direct chat, and allow does not have it", room)
+                await self._call(self._client.room_leave(room))
+                self._members.pop(room, None)
+        except MatrixError as error:
+            if isinstance(error.as_failure(), SendFailed):
+                return False
+            log.warning("matrix: room %s cannot be joined: %s", room, error)
+        return True
+
+    async def _join_later(
+        self, room: str, alone_with: frozenset[str] | None, first: asyncio.Task[bool]
+    ) -> None:
+        try:
+            done = await first
+            for attempt in range(JOIN_ATTEMPTS):
+                if done:
+                    return
+                await asyncio.sleep(min(FIRST_JOIN_PAUSE * 2**attempt, LONGEST_JOIN_PAUSE))
+                done = await self._join(room, alone_with)
+            log.warning("matrix: room %s could not be joined in %d attempts", room, JOIN_ATTEMPTS)
+        except Exception:
+            log.exception("matrix: room %s could not be joined", room)
+        finally:
+            del self._joining[room]
 
     async def _names(self, room: str) -> dict[str, str]:
         """The room's members and their display names."""
@@ -432,6 +475,10 @@ class MatrixConnector:
         await self._put(_parts_of(address)[0], "m.reaction", {"m.relates_to": relation}, key)
 
     async def close(self) -> None:
+        joining = [*self._joining.values()]
+        for task in joining:
+            task.cancel()
+        await asyncio.gather(*joining, return_exceptions=True)
         await self._client.close()
 
     async def _put(self, room: str, kind: str, content: Mapping[str, Any], key: str) -> str:
@@ -473,6 +520,13 @@ class MatrixConnector:
             answer.status_code or "",
             timedelta(milliseconds=wait) if isinstance(wait, int) else None,
         )
+
+
+def _add(known: dict[str, None], name: str) -> None:
+    """Add a name to those that are known, of which the oldest are forgotten."""
+    known[name] = None
+    if len(known) > MOST_GONE:
+        del known[next(iter(known))]
 
 
 def _parts_of(address: str) -> tuple[str, bool, str]:

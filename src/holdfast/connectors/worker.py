@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from hashlib import sha256
 from typing import Any
 
 from ..domain.connectors import (
+    MOST_PENDING,
     Batch,
     ConnectorClaim,
     ConnectorHealth,
@@ -47,7 +48,6 @@ from ..errors import (
     ModelError,
     NodeReaped,
     NotFound,
-    QueueFull,
     StoreClosed,
     StoreError,
 )
@@ -88,6 +88,7 @@ DIED = "the server was stopped {times} times while it was being answered"
 STOPPED = "[stopped]"
 BUSY = "I am still answering your last message; write again when I have."
 INTERRUPTED = "it was replaced by a newer message"
+UNEXPECTED = "That failed with an unexpected error; the server's log has the reason."
 
 
 class TextRenderer:
@@ -149,7 +150,10 @@ class ConnectorWorker:
         """Places that are being answered."""
         self._turns: dict[str, str] = {}
         """The running turn of a place, by place id."""
-        self._urgent: set[int] = set()
+        self._asides: dict[int | str, asyncio.Task[None]] = {}
+        """Urgent commands by the number of their message, and `when_busy` by place id, that are at work."""
+        self._unsent_codes: dict[str, str] = {}
+        """Pairing codes that the platform did not accept, by person."""
         self._draining = False
         self._loops = (
             periodic.every(LOOK_SECONDS, self.claim_once, "run a connector"),
@@ -186,7 +190,8 @@ class ConnectorWorker:
     async def _let_go(self) -> None:
         """Forget the claim and cancel everything that works under it."""
         self._claim = None
-        tasks = [*self._places.values(), *([self._receiver] if self._receiver else [])]
+        receiver = [self._receiver] if self._receiver else []
+        tasks = [*self._places.values(), *self._asides.values(), *receiver]
         self._receiver = None
         for task in tasks:
             task.cancel()
@@ -265,6 +270,8 @@ class ConnectorWorker:
         if not events and cursor is None:
             return 0
         found = await store.receive(self.name, events, self.settings.allow, claimed=claim, cursor=cursor)
+        for platform_id, why in found.refused:
+            log.warning("connector %s: message %s is left out: %s", self.name, platform_id, why)
         for event in found.strangers:
             await self._pair(event)
         if found.stored:
@@ -274,14 +281,20 @@ class ConnectorWorker:
 
     async def _pair(self, event: Incoming) -> None:
         code = new_pairing_code()
-        if not await self._store.ask_pairing(self.name, event, code):
+        if await self._store.ask_pairing(self.name, event, code):
+            log.info("connector %s: %s has asked to be paired", self.name, event.person)
+        elif event.person in self._unsent_codes and event.place_kind is PlaceKind.DIRECT:
+            code = self._unsent_codes[event.person]
+        else:
             return
-        log.info("connector %s: %s has asked to be paired", self.name, event.person)
+        self._unsent_codes.pop(event.person, None)
         try:
             await self.connector.send(
                 event.address, STRANGER.format(code=code), key=f"pair-{event.platform_id}"
             )
         except (SendFailed, SendRefused) as error:
+            if len(self._unsent_codes) < MOST_PENDING:
+                self._unsent_codes[event.person] = code  # it is sent when they write again
             log.warning(
                 "connector %s: the pairing code for %s was not sent: %s", self.name, event.person, error
             )
@@ -299,30 +312,38 @@ class ConnectorWorker:
             await asyncio.sleep(LOOK_SECONDS / 4)
             return 0
         version = store.version()
+        at_work = set(self._asides)  # what ends while we read may still be found
         for batch in await store.urgent_commands(self.name):
-            await self._at_once(claim, batch)
+            if (number := batch.messages[0].no) not in at_work:
+                self._aside(claim, number, self._command(claim, batch))
         now = store.now()
         for place_id, due_at in await store.waiting_places(self.name):
-            task = self._places.get(place_id)
-            if task is not None:
-                await self._while_busy(claim, place_id)
+            if place_id in self._places:
+                if place_id in self._turns and place_id not in self._asides:
+                    self._aside(claim, place_id, self._while_busy(claim, place_id))
             elif due_at <= now and len(self._places) < MOST_PLACES:
                 self._places[place_id] = asyncio.create_task(self._answer(claim, place_id))
-        if not self._urgent:
-            await store.changed(version, LOOK_SECONDS / 2)
+        await store.changed(version, LOOK_SECONDS / 2)
         return len(self._places)
 
-    async def _at_once(self, claim: ConnectorClaim, batch: Batch) -> None:
-        (message,) = batch.messages
-        if message.no in self._urgent:
-            return
-        self._urgent.add(message.no)
-        try:
-            await self._command(claim, batch)
-        except ConnectorLost:
-            self._lost(claim)
-        finally:
-            self._urgent.discard(message.no)
+    def _aside(self, claim: ConnectorClaim, what: int | str, work: Coroutine[Any, Any, None]) -> None:
+        """Run this beside the loop: no place waits for what is done for another."""
+
+        async def run() -> None:
+            try:
+                await work
+            except ConnectorLost:
+                self._lost(claim)
+            except (StoreError, NodeReaped) as error:
+                log.warning("connector %s: cannot answer now: %s", self.name, error)
+                await asyncio.sleep(LOOK_SECONDS)
+            except Exception:
+                log.exception("connector %s: a place could not be answered", self.name)
+                await asyncio.sleep(LOOK_SECONDS)
+            finally:
+                self._asides.pop(what, None)
+
+        self._asides[what] = asyncio.create_task(run())
 
     async def _while_busy(self, claim: ConnectorClaim, place_id: str) -> None:
         """Apply `when_busy` to messages that arrived during the place's running turn."""
@@ -344,15 +365,16 @@ class ConnectorWorker:
     async def _steer(self, claim: ConnectorClaim, place_id: str) -> None:
         """Have new messages join the running turn at its next step. If it ends before, or a crash comes
         between, they are answered after it: their turn id is stored."""
+        batch = await self._store.steering_messages(claim, place_id, new_id("turn"))
+        if batch is None:
+            return
+        most = self._hf.settings.turns.queue
         try:
-            batch = await self._store.steering_messages(claim, place_id, new_id("turn"))
-            if batch is not None:
-                most = self._hf.settings.turns.queue
-                request = await self._request(claim, batch)
-                await self._hf.queue_turn(request, most=most, steers=True)
-        except ConnectorLost:
-            self._lost(claim)
-        except (QueueFull, SendFailed):
+            request = await self._request(claim, batch)
+            await self._hf.queue_turn(request, most=most, steers=True)
+        except (ConnectorLost, StoreError, NodeReaped):
+            raise
+        except HoldfastError:  # they are answered, or given up with the reason, after the running turn
             return
 
     async def _answer(self, claim: ConnectorClaim, place_id: str) -> None:
@@ -390,7 +412,12 @@ class ConnectorWorker:
         except (NodeReaped, StoreError, ConnectorLost):
             raise
         except HoldfastError as error:
-            answer = str(error)
+            if error.public != str(error):
+                log.warning("connector %s: /%s failed: %s", self.name, batch.command.name, error)
+            answer = error.public
+        except Exception:  # else the command would be tried for ever, and what follows it would wait
+            log.exception("connector %s: /%s failed", self.name, batch.command.name)
+            answer = UNEXPECTED
         if isinstance(answer, RetryWanted):
             await self._store.assign_turn(claim, batch, answer.turn_id)
             await self._turn(claim, replace(batch, turn_id=answer.turn_id), answer.request(self._hf.node_id))
@@ -409,6 +436,11 @@ class ConnectorWorker:
         except SendFailed as error:
             pause = pause_after(batch.messages[0].attempts + 1, error.retry_after)
             await self._store.postpone_messages(claim, batch, pause, str(error))
+            return True
+        except (ConnectorLost, StoreError, NodeReaped):
+            raise
+        except HoldfastError as error:  # such as a message that is too large: it stays so
+            await self._give_up(claim, batch, error)
             return True
         return await self._turn(claim, batch, request)
 
@@ -546,9 +578,9 @@ class ConnectorWorker:
         return True
 
     async def _give_up(self, claim: ConnectorClaim, batch: Batch, error: HoldfastError) -> None:
-        why = error.public if isinstance(error, ModelError) else str(error)
         log.warning("connector %s: a message of %s was not answered: %s", self.name, batch.place.owner, error)
-        await self._store.settle_messages(claim, batch, GIVEN_UP.format(why=why.rstrip(".")), str(error))
+        said = GIVEN_UP.format(why=error.public.rstrip("."))
+        await self._store.settle_messages(claim, batch, said, error.public)
 
     async def _follow(
         self, claim: ConnectorClaim, batch: Batch, running: RunningTurn, renderer: TextRenderer
@@ -598,7 +630,8 @@ class ConnectorWorker:
     # --- sending --------------------------------------------------------------------------------------
 
     async def send_once(self) -> int:
-        """Send what is due, at most one message of each place; returns how many were tried."""
+        """Send what is due, at most one message of each place; returns how many were tried. What an earlier
+        call could not record as sent or failed, because the store was unavailable, is sent again."""
         claim, store = self._claim, self._store
         if claim is None:
             await asyncio.sleep(LOOK_SECONDS / 4)
@@ -609,8 +642,11 @@ class ConnectorWorker:
             await store.changed(version, _until(due_at, store.now()))
             return 0
         try:
-            claimed = await store.claim_deliveries(claim)
-            await asyncio.gather(*(self._outbox.send(claim, each) for each in claimed))
+            claimed = await store.claim_deliveries(claim, anew=True)
+            sends = (self._outbox.send(claim, each) for each in claimed)
+            for outcome in await asyncio.gather(*sends, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome  # after all of them have ended: none is sent twice at the same time
         except ConnectorLost:
             self._lost(claim)
             return 0
@@ -654,12 +690,17 @@ class Connectors:
     async def stop(self) -> None:
         await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
 
-    async def pushed(self, kind: str, name: str, headers: Mapping[str, str], body: bytes) -> int:
-        """Store what a platform has pushed to this node; returns how many messages were new. Raises
-        NotFound and WrongSignature, having stored nothing."""
+    def require(self, kind: str, name: str) -> ConnectorWorker:
+        """The connector of this kind and name. Raises NotFound."""
         worker = self.workers.get(name)
         if worker is None or worker.settings.kind != kind:
             raise NotFound("connector", name)
+        return worker
+
+    async def pushed(self, kind: str, name: str, headers: Mapping[str, str], body: bytes) -> int:
+        """Store what a platform has pushed to this node; returns how many messages were new. Raises
+        NotFound and WrongSignature, having stored nothing."""
+        worker = self.require(kind, name)
         return await worker.receive(await worker.connector.accept(headers, body))
 
 

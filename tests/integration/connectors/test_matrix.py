@@ -365,6 +365,48 @@ async def test_a_stranger_gets_a_code_and_an_invitation_of_one_is_not_accepted(
 
 
 @real
+async def test_a_room_that_cannot_be_joined_does_not_stop_the_others(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the homeserver of who invites is down: the bot's own answers 502, or not at all."""
+    room, dead, silent = await world.direct(), await world.direct(), await world.direct()
+    monkeypatch.setattr("holdfast.connectors.matrix.FIRST_JOIN_PAUSE", 0.1)
+    monkeypatch.setattr("holdfast.connectors.matrix.JOIN_SECONDS", 1.0)
+    faults = iter([TimeoutError(), TimeoutError()])
+    async with serving(tmp_path, world) as worker:
+        client = worker.connector._client  # type: ignore[attr-defined]
+        join = client.join
+
+        async def failing(asked: str) -> object:
+            if asked == silent:
+                await asyncio.Event().wait()
+            if asked == dead:
+                for fault in faults:
+                    raise fault
+            return await join(asked)
+
+        monkeypatch.setattr(client, "join", failing)
+        await world.joined(room)
+        await world.ada.write(room, "hello")
+        await until(world.says(room, "You said: hello"))
+        await world.joined(dead)  # at the third attempt
+
+
+@real
+async def test_a_room_that_a_stranger_calls_a_direct_chat_is_left_again(tmp_path: Path, world: World) -> None:
+    room = await world.ada.create(world.bo, world.bot, direct=True)
+    await world.bo.join(room)
+    async with serving(tmp_path, world, allow=()):
+
+        async def has_left() -> bool:
+            members = [each for each in await world.ada.events(room) if each["type"] == "m.room.member"]
+            own = [each["content"]["membership"] for each in members if each["state_key"] == world.bot.id]
+            return own == ["invite", "join", "leave"]
+
+        await until(has_left)
+
+
+@real
 async def test_the_same_key_is_one_event_and_a_room_that_is_gone_is_final(
     tmp_path: Path, world: World
 ) -> None:

@@ -384,6 +384,20 @@ async def test_an_image_is_given_to_a_model_that_sees(tmp_path: Path, slack: Sla
     assert message["content"][1]["image_url"]["url"] == "data:image/png;base64,cG5n"
 
 
+async def test_as_many_images_are_given_to_the_model_as_fit_into_a_message(
+    tmp_path: Path, slack: SlackStandIn
+) -> None:
+    slack.files = {f"F{number}": bytes(7 * 1024 * 1024) for number in range(5)}
+    model = ScriptedModel(["boats"])
+    async with serving(tmp_path, slack, model, images=True):
+        files = [slack.file(ref, f"{ref}.png", "image/png") for ref in slack.files]
+        await slack.write("see", subtype="file_share", files=files)
+        await until(slack.said)
+    (message,) = msgspec.json.decode(model.requests[0].messages)
+    assert [part["type"] for part in message["content"]] == ["text", "image_url", "image_url"]
+    assert all(f"[file, {ref}.png, image/png]" in message["content"][0]["text"] for ref in slack.files)
+
+
 async def test_a_strangers_file_is_not_fetched(tmp_path: Path, slack: SlackStandIn) -> None:
     slack.faults["download"] = [web.Response(status=500)]
     async with serving(tmp_path, slack, allow=()) as worker:

@@ -15,14 +15,23 @@ from typing import Any
 import pytest
 
 from holdfast.connectors.base import SendFailed, SendRefused
-from holdfast.connectors.worker import ConnectorWorker
+from holdfast.connectors.commands import PlaceCommands
+from holdfast.connectors.worker import UNEXPECTED, ConnectorWorker
+from holdfast.domain.attachments import FileRef
 from holdfast.domain.connectors import ConnectorHealth, PlatformLimits
 from holdfast.domain.conversations import Address
 from holdfast.domain.turns import TurnStatus
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, StoreBusy
 from holdfast.models.scripted import ScriptedModel
 from holdfast.settings import TelegramSettings
-from tests.integration.connectors.platform import NAME, IncomingKind, Platform, serving, until
+from tests.integration.connectors.platform import (
+    NAME,
+    IncomingKind,
+    Platform,
+    PlatformConnector,
+    serving,
+    until,
+)
 
 EDITS = PlatformLimits(4096, can_edit=True, edit_seconds=0.02, can_type=True)
 ADA = "phone/42"
@@ -289,6 +298,31 @@ async def test_an_answer_lost_after_the_platform_accepted_is_one_duplicate_at_mo
     assert platform.said() == ["You said: hello"] * 2
 
 
+async def test_a_reply_that_could_not_be_recorded_as_sent_does_not_block_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is unavailable for a moment after the platform has accepted a message."""
+    platform = Platform(PlatformLimits(4096, deduplicates=True))
+    async with serving(tmp_path, platform) as worker:
+        store, outages = worker._hf.store, iter([StoreBusy("it is busy")])
+        sent = store.delivery_sent
+
+        async def unavailable_once(*given: Any) -> None:
+            for outage in outages:
+                raise outage
+            await sent(*given)
+
+        monkeypatch.setattr(store, "delivery_sent", unavailable_once)
+        platform.write("hello")
+        platform.write("and hello from another place", "43")
+        await until(platform.said)
+        platform.write("still there?")
+        await until(lambda: len(platform.said()) == 2)
+        await until(lambda: nothing_left(worker))
+    assert platform.said() == ["You said: hello", "You said: still there?"]
+    assert platform.said("dm:43") == ["You said: and hello from another place"]
+
+
 async def test_and_none_where_the_platform_deduplicates(tmp_path: Path) -> None:
     platform = Platform(PlatformLimits(4096, deduplicates=True), faults=iter(["lost", None]))
     async with serving(tmp_path, platform) as worker:
@@ -496,6 +530,22 @@ async def test_a_stranger_gets_one_code_and_is_answered_once_it_is_approved(tmp_
 # --- commands ----------------------------------------------------------------------------------------------
 
 
+async def test_a_code_that_the_platform_did_not_accept_is_sent_when_the_stranger_writes_again(
+    tmp_path: Path,
+) -> None:
+    platform = Platform(faults=iter([SendFailed("429"), SendFailed("502"), None]))
+    async with serving(tmp_path, platform) as worker:
+        for text in ("hello?", "hello??", "hello???", "anyone?"):
+            platform.write(text, "99")
+        await until(platform.updates.empty)
+        await until(lambda: platform.said("dm:99"))
+        code = platform.said("dm:99")[0].partition("bot: ")[2].partition("\n")[0]
+        pairing = await worker._hf.approve_pairing(code)
+        assert pairing.person == "99"
+        await until(lambda: len(platform.said("dm:99")) == 2)
+    assert platform.said("dm:99")[1].startswith("You are paired.")
+
+
 async def test_commands_are_answered_in_their_place(tmp_path: Path) -> None:
     platform = Platform()
     async with serving(tmp_path, platform) as worker:
@@ -577,6 +627,106 @@ async def test_stop_acts_at_once_and_shows_what_was_said(tmp_path: Path) -> None
         )
         assert turn.status is TurnStatus.CANCELLED
     assert any(text.startswith("Once upon") and text.endswith("[stopped]") for text in platform.said())
+
+
+async def test_a_reply_that_takes_long_to_stop_delays_no_other_place(tmp_path: Path) -> None:
+    platform, never, release = Platform(), asyncio.Event(), asyncio.Event()
+
+    async def ends_slowly() -> AsyncIterator[str]:
+        try:
+            yield "The tide "
+            await never.wait()
+        finally:
+            await release.wait()
+
+    async with serving(tmp_path, platform, ScriptedModel([ends_slowly(), "hello Bob"])) as worker:
+        platform.write("tide?")
+        await until(lambda: worker._turns)
+        platform.write("/stop")
+        await until(lambda: worker._asides)
+        platform.write("hello", "43")
+        await until(lambda: platform.said("dm:43") == ["hello Bob"])
+        release.set()
+        await until(platform.said)
+        await until(lambda: nothing_left(worker))
+    assert platform.said() == ["Stopped; the partial reply is kept."]
+
+
+async def test_a_file_that_is_fetched_for_a_running_turn_delays_no_other_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform, fetching, release = Platform(), asyncio.Event(), asyncio.Event()
+
+    async def fetch(_: object, ref: str, most: int) -> bytes:
+        fetching.set()
+        await release.wait()
+        return b"bytes"
+
+    async def slowly() -> AsyncIterator[str]:
+        yield "first"
+        await release.wait()
+
+    monkeypatch.setattr(PlatformConnector, "fetch", fetch, raising=False)
+    chosen, model = settings(when_busy="steer"), ScriptedModel([slowly(), "hello Bob", "second"])
+    async with serving(tmp_path, platform, model, chosen) as worker:
+        platform.write("one")
+        await until(lambda: worker._turns)
+        platform.write("look", files=(FileRef("ref", "tide.txt", "text/plain"),))
+        await fetching.wait()
+        platform.write("hello", "43")
+        await until(lambda: platform.said("dm:43") == ["hello Bob"])
+        release.set()
+        await until(lambda: len(platform.said()) == 2)
+        await until(lambda: nothing_left(worker))
+    assert platform.said() == ["first", "second"]
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "steer"])
+async def test_a_message_that_cannot_be_stored_is_given_up_and_does_not_block_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when_busy: str
+) -> None:
+    platform, release = Platform(), asyncio.Event()
+    monkeypatch.setattr("holdfast.domain.new_messages.MAX_BODY_BYTES", 1000)
+
+    async def slowly() -> AsyncIterator[str]:
+        yield "first"
+        await release.wait()
+
+    model = ScriptedModel([slowly(), "third"])
+    async with serving(tmp_path, platform, model, settings(when_busy=when_busy)) as worker:
+        platform.write("one")
+        await until(lambda: worker._turns)
+        platform.write("x" * 2000)
+        await until(platform.updates.empty)
+        release.set()
+        await until(lambda: len(platform.said()) == 2)
+        platform.write("three")
+        await until(lambda: "third" in platform.said())
+        await until(lambda: nothing_left(worker))
+    first, given_up, third = platform.said()
+    assert (first, third) == ("first", "third")
+    assert given_up.startswith("I could not answer this: the message is")
+
+
+async def test_a_command_that_fails_unexpectedly_is_answered_and_blocks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = Platform()
+
+    async def broken(*_: object) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PlaceCommands, "_why", broken)
+    monkeypatch.setattr(PlaceCommands, "_title", broken)
+    async with serving(tmp_path, platform) as worker:
+        platform.write("/why")
+        platform.write("/title Tides")
+        platform.write("hello")
+        platform.write("hello", "43")
+        await until(lambda: "You said: hello" in platform.said())
+        await until(lambda: nothing_left(worker))
+    assert sorted(platform.said()) == [UNEXPECTED, UNEXPECTED, "You said: hello"]
+    assert platform.said("dm:43") == ["You said: hello"]
 
 
 async def test_two_places_of_one_owner_share_a_conversation(tmp_path: Path) -> None:
