@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -44,7 +43,7 @@ from .runtime.agents.notifier import Notifier
 from .runtime.agents.queue_runner import QueueRunner
 from .runtime.agents.reaper import Reaper
 from .runtime.agents.receipts import Receipts
-from .runtime.agents.recoverer import Rebuild, Recoverer, StoredTurns
+from .runtime.agents.recoverer import OnBegun, Rebuild, Recoverer, StoredTurns
 from .runtime.agents.resetter import Resetter
 from .runtime.agents.sweeper import Pruner, Sweeper
 from .runtime.agents.titler import Titler
@@ -53,7 +52,7 @@ from .runtime.contexts.preamble import TurnPreamble
 from .runtime.processes.supervisor import Supervisor
 from .runtime.shutdown import ExitSignals, SuspendSignal, finished
 from .runtime.turns.gate import TurnGate
-from .runtime.turns.history_matcher import ClientCompaction, HistoryMatcher, Placement
+from .runtime.turns.history_matcher import HistoryMatcher, Placement
 from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, TurnSpec, Unanswered
 from .runtime.turns.runner import TurnRunner
 from .session import NodeServices
@@ -64,7 +63,6 @@ from .settings import (
     SlackSettings,
     TelegramSettings,
     WebhookSettings,
-    load,
     store_location,
 )
 from .store.store import Store
@@ -72,6 +70,7 @@ from .wiring import (
     check_postgres,
     command_environment,
     compaction_rules_of,
+    effective_settings,
     flush_target_of,
     import_engine,
     open_store,
@@ -84,6 +83,7 @@ from .wiring import (
     restore_store,
     retention_of,
     store_policy_of,
+    telemetry_of,
     title_rules_of,
     toolbox_of,
 )
@@ -94,7 +94,6 @@ if TYPE_CHECKING:
 # Surfaces import from here what they need of the runtime by name.
 __all__ = [
     "Answered",
-    "ClientCompaction",
     "ConnectorDown",
     "Holdfast",
     "ModelWatch",
@@ -356,13 +355,15 @@ def answer_with(
         recovery_rules_of(node.settings),
     )
     node.connectors = connectors_of(node)
-    _export_telemetry(node, model, node._runner)
+    node.telemetry = telemetry_of(node.settings, node.node_id)
+    if node.telemetry is not None:
+        node.telemetry.instrument(node.store, node.matcher, model, node.toolbox, node._runner)
 
 
-def recover_with(node: Holdfast, rebuild: Rebuild) -> None:
+def recover_with(node: Holdfast, rebuild: Rebuild, on_begun: OnBegun) -> None:
     """Build what retries waiting turns and begins queued ones, on a node that answers. `rebuild` makes the
-    turn of a stored request."""
-    stored = StoredTurns(node.store, node.authenticator, rebuild)
+    turn of a stored request; `on_begun` is called when it runs."""
+    stored = StoredTurns(node.store, node.authenticator, rebuild, on_begun)
     most = node.settings.server.max_requests
     node.recoverer = Recoverer(
         node.store, node.runner, stored, recovery_rules_of(node.settings), max(1, most // 4)
@@ -372,6 +373,7 @@ def recover_with(node: Holdfast, rebuild: Rebuild) -> None:
         node.runner,
         stored,
         most=max(1, most // 2),
+        most_each=node.settings.limits.turns_per_key,
         collects=node.settings.turns.collect,
         own_node=lambda: node.node_id,
     )
@@ -409,20 +411,6 @@ def _connector_of(name: str, settings: ConnectorSettings) -> Connector:
     raise BadSetting(f"connectors.{name}.kind: there is no connector {settings.kind!r}")
 
 
-def _export_telemetry(node: Holdfast, model: Model, runner: TurnRunner) -> None:
-    """Trace and measure this node's turns, if the settings name a receiver."""
-    settings = node.settings
-    if not settings.otel.endpoint:
-        return
-    if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
-        raise BadSetting("[otel] endpoint needs more packages: the extra `otel` of holdfast")
-    from .runtime.otel import Telemetry
-
-    provider = settings.model.kind if settings.model.kind in ("anthropic", "local", "scripted") else "openai"
-    node.telemetry = Telemetry(settings.otel.endpoint, settings.otel.service_name, node.node_id, provider)
-    node.telemetry.instrument(node.store, node.matcher, model, node.toolbox, runner)
-
-
 def _compactor_of(node: Holdfast, model: Model) -> Compactor:
     rules = compaction_rules_of(node.settings)
     return Compactor(node.store, node.heartbeat, node.gate, model, node.settings.model, rules)
@@ -447,11 +435,3 @@ def open(
 def as_model(answers: OwnModel | None) -> Model | None:
     """A program's own callable as a model."""
     return None if answers is None else CallableModel(answers)
-
-
-def effective_settings(url: str | Path | None, given: Mapping[str, Any] | None) -> Settings:
-    merged: dict[str, Any] = dict(given or {})
-    if url is not None:
-        named = {"url": f"sqlite:///{url}" if isinstance(url, Path) else url}
-        merged["store"] = {**merged.get("store", {}), **named}
-    return load(given=merged, given_by="holdfast.open()")

@@ -41,9 +41,9 @@
         ├── SearchFailed        the search index is damaged or cannot grow; everything else continues
         └── StoreClosed         used after closing, or in a forked child
 
-The message says what happened and what to do; details for programs are attributes.
-Expected outcomes (a busy conversation while there is time to wait, a repeated request) are
-return values of the store, not errors.
+The message says what happened and what to do; details for programs are attributes. `public` is the message
+for clients of a server: it names no file, host or database. Expected outcomes (a busy conversation while
+there is time to wait, a repeated request) are return values of the store, not errors.
 """
 
 from __future__ import annotations
@@ -53,6 +53,18 @@ from collections.abc import Sequence
 
 class HoldfastError(Exception):
     """The root of the tree."""
+
+    _public: str | None = None
+
+    def __init__(self, message: str = "", *, public: str | None = None) -> None:
+        super().__init__(message)
+        if public is not None:
+            self._public = public
+
+    @property
+    def public(self) -> str:
+        """The message without files, hosts and databases. The operator finds those in the server's log."""
+        return str(self) if self._public is None else self._public
 
 
 class BadInput(HoldfastError):
@@ -293,8 +305,7 @@ class ModelError(HoldfastError):
 
     `status` is the upstream's HTTP status, if there was one; 504 if it was silent for too long. `said`,
     `code`, `type` and `param` come from its error object, and `retry_after` is the seconds it asks to wait;
-    each is None if it was not given. None of them contains the key. `public` is the message without the
-    upstream's address: for clients of the server, which need not know where the model is.
+    each is None if it was not given. None of them contains the key. `public` lacks the upstream's address.
     """
 
     def __init__(
@@ -309,8 +320,7 @@ class ModelError(HoldfastError):
         retry_after: float | None = None,
         public: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.public = message if public is None else public
+        super().__init__(message, public=public)
         self.status = status
         self.said = said
         self.code = code
@@ -334,6 +344,8 @@ class TurnStopped(HoldfastError):
 class StoreError(HoldfastError):
     """The store cannot do it."""
 
+    _public = "the server's store is unavailable; its log has the reason; retry later"
+
 
 class StoreUnusable(StoreError):
     """The store cannot be opened. The message says why and what to do."""
@@ -354,6 +366,8 @@ class StoreUpgraded(StoreError):
 class StoreFull(StoreError):
     """The disk is full. Nothing was written; writing continues by itself when there is space."""
 
+    _public = "the server's disk is full; nothing was written; retry when there is space"
+
 
 class StoreBusy(StoreError):
     """Another process held the write lock longer than the timeout, or the system has no thread for a read.
@@ -368,6 +382,11 @@ class StoreUncertain(StoreError):
     """The connection to the database server was lost during a commit, and the outcome could not be determined
     in time. The write is there completely or not at all: check before you retry."""
 
+    _public = (
+        "the connection to the server's database was lost during a commit: either all of this was stored or "
+        "nothing; check before you repeat it, or retry with an Idempotency-Key"
+    )
+
 
 class StoreFailed(StoreError):
     """An I/O error, corruption or a replaced file. This store has stopped: exit, check, restart."""
@@ -376,9 +395,13 @@ class StoreFailed(StoreError):
 class StatementFailed(StoreError):
     """The database refused one statement, and nothing of it was written. The store continues."""
 
+    _public = "the server's database rejected a statement; its log has the reason; only this request failed"
+
 
 class SearchFailed(StoreError):
     """The search index is damaged or cannot grow. It is derived data: everything else continues."""
+
+    _public = "the search index is unavailable; the server's log has the reason; everything else works"
 
 
 class StoreClosed(StoreError):

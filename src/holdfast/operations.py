@@ -333,15 +333,24 @@ class Operations(StoreOperations):
         )
 
     async def add_messages(
-        self, owner: str, conversation_id: str, messages: Sequence[NewMessage], wait_seconds: float
+        self,
+        owner: str,
+        conversation_id: str,
+        messages: Sequence[NewMessage],
+        wait_seconds: float,
+        *,
+        check: Callable[[], Awaitable[None]] = _unchecked,
     ) -> int:
-        """Append messages when no turn runs; returns the last one's number. No model is called."""
-        return await self.gate.when_free(
-            lambda: self.heartbeat.as_living(
+        """Append messages when no turn runs; returns the last one's number. No model is called. `check` runs
+        before every attempt, and raises if the caller may no longer act."""
+
+        async def add() -> int:
+            await check()
+            return await self.heartbeat.as_living(
                 lambda: self.store.add_messages(owner, conversation_id, self.node_id, messages)
-            ),
-            wait_seconds,
-        )
+            )
+
+        return await self.gate.when_free(add, wait_seconds)
 
     async def end_session(
         self,
@@ -366,10 +375,12 @@ class Operations(StoreOperations):
         Output so far is kept."""
         name = await self.full_id(owner, name)
         found = await self.resolve_name(owner, name)
-        turn_id = name if name.startswith("turn_") else found.tip.running_turn
-        withdrawn = 0
-        if turn_id != name:
+        turn_id, withdrawn = name if name.startswith("turn_") else None, 0
+        if turn_id is None:
             withdrawn = await self.store.withdraw_queue(owner, found.conversation.id, CANCELLED)
+            # Looked up only now: a queued turn may have begun before the queue was withdrawn.
+            place = await self.store.resolve(owner, Address(id=found.conversation.id))
+            turn_id = place.tip.running_turn
         if turn_id is None:
             return Cancelled(None, False, withdrawn)
         stopped = await self.stop_turn(owner, turn_id, TurnStatus.CANCELLED, CANCELLED)

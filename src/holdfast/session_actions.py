@@ -21,7 +21,6 @@ from .errors import BadInput, NestedTurn
 from .runtime.contexts.context_fitter import ContextFitter
 from .runtime.processes.launcher import Command
 from .runtime.states import why_of
-from .runtime.turns.gate import own_turns
 from .session_messages import SessionMessages
 
 MOST_MEMORIES = 100
@@ -68,9 +67,8 @@ class SessionActions(SessionMessages):
         services = self._services
         if services.compactor is None:
             raise BadInput("compacting needs a model to ask: holdfast.open(…, model=my_model)")
-        for conversation_id, turn_id in own_turns.get():
-            if conversation_id == self.conversation_id:
-                raise NestedTurn(conversation_id, turn_id)
+        if own := services.gate.own_turn(self.conversation_id):
+            raise NestedTurn(self.conversation_id, own)
         place = await services.store.resolve(services.owner, Address(id=self.conversation_id))
         self._session = await services.compactor.by_hand(place.tip, services.busy_wait_seconds)
 

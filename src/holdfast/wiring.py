@@ -13,7 +13,7 @@ from datetime import timedelta
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .domain.api_keys import holds_token
@@ -25,7 +25,7 @@ from .domain.processes import ProcessLimits
 from .domain.quotas import Quotas, to_bytes
 from .domain.recovery import RecoveryRules
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
-from .errors import BadInput, StoreUnusable
+from .errors import BadInput, BadSetting, StoreUnusable
 from .models.base import Model
 from .os_support import timezone
 from .runtime.agents.flusher import Pace
@@ -49,12 +49,26 @@ from .settings import (
     home,
     is_postgres,
     is_variable,
+    load,
     without_password,
 )
 from .store.store import Store
 from .store.values import Retention, StorePolicy
 
+if TYPE_CHECKING:
+    from .runtime.otel import Telemetry
+
 DRAFTS_KEPT = timedelta(hours=24)
+
+
+def effective_settings(url: str | Path | None, given: Mapping[str, Any] | None) -> Settings:
+    """All settings of a program: what it has given, and the store at `url`, override the file and the
+    environment."""
+    merged: dict[str, Any] = dict(given or {})
+    if url is not None:
+        named = {"url": f"sqlite:///{url}" if isinstance(url, Path) else url}
+        merged["store"] = {**merged.get("store", {}), **named}
+    return load(given=merged, given_by="holdfast.open()")
 
 
 def retention_of(settings: Settings) -> Retention:
@@ -295,6 +309,18 @@ def toolbox_of(
     ]
     reconcile = ReconcileWebhook(settings.reconcile) if settings.reconcile else None
     return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps, reconcile)
+
+
+def telemetry_of(settings: Settings, node_id: str) -> Telemetry | None:
+    """The exporter of traces and metrics, if the settings name a receiver."""
+    if not settings.otel.endpoint:
+        return None
+    if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
+        raise BadSetting("[otel] endpoint needs more packages: the extra `otel` of holdfast")
+    from .runtime.otel import Telemetry
+
+    provider = settings.model.kind if settings.model.kind in ("anthropic", "local", "scripted") else "openai"
+    return Telemetry(settings.otel.endpoint, settings.otel.service_name, node_id, provider)
 
 
 def check_postgres() -> None:

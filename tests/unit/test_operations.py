@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import operations
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
+from holdfast.domain.new_messages import user_message
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.sessions import SessionState
+from holdfast.domain.turns import TurnBegun, TurnRequest, TurnStatus
 from holdfast.errors import NotFound
 from holdfast.operations import Operations
 from holdfast.os_support import identity
@@ -96,3 +99,28 @@ async def test_a_lineage_is_a_tree_of_forks(store: SQLiteStore) -> None:
     line = await reads(store).lineage("default", root.conversation_id)
     assert [session.id for session in line] == [root.id, fork.id, deeper.id]
     assert line.forks[0].forks[0].sessions[0].parent_id == fork.id
+
+
+async def test_a_cancel_ends_a_queued_turn_that_begins_in_this_moment(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, withdraw = await joined(store), store.withdraw_queue
+
+    def request(turn_id: str, *texts: str, **more: Any) -> TurnRequest:
+        messages = tuple(map(user_message, texts))
+        return TurnRequest(turn_id, "default", node, Address(key="k"), messages, **more)
+
+    first = await store.begin_turn(request(new_id("turn"), "one"))
+    queued = await store.enqueue_turn(request(new_id("turn"), "two"), most=1)
+    assert isinstance(first, TurnBegun) and queued is not None
+
+    async def late(*arguments: Any) -> int:
+        """Before the queue is withdrawn, the running turn ends and a server begins the queued one."""
+        await store.commit_reply(first.lease)
+        await store.begin_turn(request(queued.turn.id, starts_queued=True))
+        return await withdraw(*arguments)
+
+    monkeypatch.setattr(store, "withdraw_queue", late)
+    done = await reads(store).cancel_running("default", "k")
+    assert done.turn is not None and (done.turn.id, done.stopped, done.withdrawn) == (queued.turn.id, True, 0)
+    assert (await store.turn(None, queued.turn.id)).status is TurnStatus.CANCELLED

@@ -7,6 +7,7 @@ context and stay readable on the page.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,7 +21,7 @@ from ..domain.pages import PAGE_BYTES
 from ..domain.rewinds import RETRY_LOOKS_AT, replies_to_person
 from ..domain.sessions import Session
 from ..domain.turns import TurnRequest
-from ..errors import BadInput, Conflict
+from ..errors import BadInput, Conflict, HoldfastError
 from ..server import objects
 from ..server.limits import count_request, counted_turn, limited_key
 from ..server.openai.completions import ChatRenderer
@@ -95,18 +96,25 @@ async def edit(visit: PageRequest) -> HttpResponse:
 
 
 async def resend(visit: PageRequest) -> HttpResponse:
-    """Rewind to before a message and send it in other words; redirects to the page with the reply."""
+    """Rewind to before a message and send it in other words; redirects to the page with the reply. If that is
+    refused before the turn begins, the rewind is undone."""
     text = visit.form.get("text", "").replace("\r\n", "\n").strip()
     if not text:
         raise BadInput("the message is empty")
     message, _ = await _message(visit)
-    shown = await visit.hf.visible(visit.caller.owner, message.conversation_id)
+    owner, conversation_id = visit.caller.owner, message.conversation_id
+    last_seq = (await visit.hf.resolve_name(owner, conversation_id)).conversation.last_seq
+    shown = await visit.hf.visible(owner, conversation_id)
     before = max((each.seq for each in shown if each.seq < message.seq), default=0)
-    rewound = await visit.hf.rewind(
-        visit.caller.owner, message.conversation_id, before, check=visit.call.check_key
-    )
+    rewound = await visit.hf.rewind(owner, conversation_id, before, check=visit.call.check_key)
     named = {"x-holdfast-session-id": rewound.session.id}
-    session_id = await speak(visit, named, text, visit.form.get("once", ""))
+    try:
+        session_id = await speak(visit, named, text, visit.form.get("once", ""))
+    except HoldfastError:
+        with suppress(HoldfastError):  # else it can be rewound forward by hand
+            if (await visit.hf.resolve_name(owner, conversation_id)).conversation.last_seq == last_seq:
+                await visit.hf.rewind(owner, conversation_id, shown[-1].seq)
+        raise
     return go(visit.link(f"/sessions/{session_id}") + "#end")
 
 

@@ -120,10 +120,12 @@ class BodyReader(HeldLimits):
     receive: Receive
     _cycle: RequestResponseCycle | None
 
-    async def body(self, seconds: float | None = None) -> bytes:
-        """The request's body. Raises HttpError if it is too large, arrives too slowly (`seconds` replaces
-        BODY_SECONDS), or if this API key's requests exceed their memory limit."""
+    async def body(self, seconds: float | None = None, most: int | None = None) -> bytes:
+        """The request's body. Raises HttpError if it is too large (`most` bytes, if that is less than
+        `max_body_mb`), arrives too slowly (`seconds` replaces BODY_SECONDS), or if this API key's requests
+        exceed their memory limit."""
         limit = int(self.services.settings.server.max_body_mb * 2**20)
+        limit = limit if most is None else min(limit, most)
         declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)

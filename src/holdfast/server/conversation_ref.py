@@ -20,7 +20,7 @@ from ..domain.request_keys import RequestKey
 from ..domain.sessions import Session
 from ..domain.turns import Turn, TurnBegun, reset_before
 from ..domain.value import Value
-from ..errors import BadInput, NotFound
+from ..errors import BadInput, NotAllowed, NotFound
 from .client_names import ClientName, client_name
 from .http import RequestContext
 from .objects import notice
@@ -119,8 +119,21 @@ async def conversation_ref_of(call: RequestContext, cache_key: object = None) ->
         == "interrupt",
         client,
         side_of,
-        _choice(call, STORE, ("never",), "") == "never" or not call.caller.keeps,
+        _is_never_stored(call),
     )
+
+
+def _is_never_stored(call: RequestContext) -> bool:
+    return _choice(call, STORE, ("never",), "") == "never" or not call.caller.keeps
+
+
+def check_stores(call: RequestContext, what: str) -> None:
+    """Raises NotAllowed, naming `what`, if nothing of this request may be stored: then it can do nothing."""
+    if _is_never_stored(call):
+        raise NotAllowed(
+            f"{what} stores what it is sent, and nothing of this request may be stored: its API key was "
+            "created with `--store never`, or it has the header X-Holdfast-Store"
+        )
 
 
 async def _unknown(call: RequestContext, name: str) -> str | None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from ..errors import BadInput
 from ..settings import ServerSettings
 from .http_errors import HttpError
-from .limits import FORMS
+from .limits import FORMS, PUSHES
 from .workers.board import Row, RowColumn
 
 
@@ -108,7 +108,7 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::[0-9]{0,5})
 
 
 class Gate:
-    """Checks Host and Origin, and limits requests and unauthenticated forms that are under way."""
+    """Checks Host and Origin, and limits requests, and unauthenticated bodies, that are under way."""
 
     def __init__(self, settings: ServerSettings, worker: Row | None = None) -> None:
         """`worker`: this worker's row, if the server has several: `max_requests` counts all of them."""
@@ -126,7 +126,7 @@ class Gate:
         self._is_allowed = lru_cache(256)(self._is_allowed_host)  # clients use few hosts
         self._most = settings.max_requests
         self._inside = 0
-        self._forms = 0
+        self._forms = self._pushes = 0
 
     def check(self, headers: Headers) -> None:
         """Raises HttpError if the Host is not allowed (421), or the Origin is not (403)."""
@@ -185,18 +185,32 @@ class Gate:
     @contextmanager
     def form(self) -> Iterator[None]:
         """Count an unauthenticated form while it is read; raises HttpError 503 at the limit."""
-        if self._forms >= FORMS:
-            raise HttpError(
-                503,
-                f"{FORMS} forms are being uploaded, which is the limit; retry soon",
-                "too_many_requests",
-                headers={"retry-after": "1", "x-should-retry": "true"},
-            )
+        _check_number("forms", self._forms, FORMS)
         self._forms += 1
         try:
             yield
         finally:
             self._forms -= 1
+
+    @contextmanager
+    def push(self) -> Iterator[None]:
+        """Count a message that a platform pushes while it is read; raises HttpError 503 at the limit."""
+        _check_number("messages of platforms", self._pushes, PUSHES)
+        self._pushes += 1
+        try:
+            yield
+        finally:
+            self._pushes -= 1
+
+
+def _check_number(what: str, number: int, most: int) -> None:
+    if number >= most:
+        raise HttpError(
+            503,
+            f"{most} {what} are being uploaded, which is the limit; retry soon",
+            "too_many_requests",
+            headers={"retry-after": "1", "x-should-retry": "true"},
+        )
 
 
 def _is_address(name: str) -> bool:

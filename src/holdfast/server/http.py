@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -24,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
 from ..domain.ids import is_short, new_request_id
-from ..errors import BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
+from ..errors import BadKey, HoldfastError, KeyRevoked, StoreFailed
 from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
 from .access_log import AccessLog
@@ -40,8 +39,6 @@ from .response_writer import HttpResponse, JsonResponse, ResponseWriter
 from .workers.worker import Worker
 
 log = logging.getLogger(__name__)
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -251,7 +248,7 @@ def request_id_of(headers: Headers) -> str:
 
 def note_trouble(route: str, call: RequestContext, error: BaseException) -> None:
     """Log the details that are not sent to the client because they name files and hosts."""
-    if isinstance(error, StoreError) or (isinstance(error, ModelError) and error.public != str(error)):
+    if isinstance(error, HoldfastError) and error.public != str(error):
         log.warning("%s: %s (request %s)", route, error, call.id)
 
 

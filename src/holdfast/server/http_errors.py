@@ -30,12 +30,10 @@ from ..errors import (
     QuotaExceeded,
     RateLimited,
     RequestMismatch,
-    SearchFailed,
     SearchTimeout,
     StatementFailed,
     StoreError,
     StoreFull,
-    StoreUncertain,
     TooLarge,
     ToolCallClosed,
     TurnStopped,
@@ -107,17 +105,8 @@ class HttpError(HoldfastError):
         )
 
 
-# Store errors name files, hosts and databases: those go to the log only, so clients get these texts.
-_FULL = "the server's disk is full; nothing was written; retry when there is space"
-_UNCERTAIN = (
-    "the connection to the server's database was lost during a commit: either all of this was stored or "
-    "nothing; check before you repeat it, or retry with an Idempotency-Key"
-)
-_NO_SEARCH = "the search index is unavailable; the server's log has the reason; everything else works"
-_STATEMENT = "the server's database rejected a statement; its log has the reason; only this request failed"
 _INTERNAL = "internal error; the server's log has the details"
 _NO_THREADS = "the server's system cannot start another thread; retry later"
-_UNAVAILABLE = "the server's store is unavailable; its log has the reason; retry later"
 
 RETRY = {"x-should-retry": "true"}
 NO_RETRY = {"x-should-retry": "false"}
@@ -125,7 +114,7 @@ NO_RETRY = {"x-should-retry": "false"}
 
 def failure_of(error: BaseException) -> ErrorResponse:
     """The error response for an exception."""
-    said = str(error)
+    said = error.public if isinstance(error, HoldfastError) else str(error)
     match error:
         case HttpError():
             return error.failure
@@ -178,15 +167,11 @@ def failure_of(error: BaseException) -> ErrorResponse:
         case ModelError():
             return _of_model(error)
         case StoreFull():
-            return ErrorResponse(507, _FULL, SERVER, "insufficient_storage", headers=RETRY)
+            return ErrorResponse(507, said, SERVER, "insufficient_storage", headers=RETRY)
         case StatementFailed():
-            return ErrorResponse(500, _STATEMENT, SERVER, "internal_error")
-        case StoreUncertain():
-            return ErrorResponse(503, _UNCERTAIN, SERVER, "store_unavailable", headers=RETRY)
-        case SearchFailed():
-            return ErrorResponse(503, _NO_SEARCH, SERVER, "store_unavailable", headers=RETRY)
+            return ErrorResponse(500, said, SERVER, "internal_error")
         case StoreError():
-            return ErrorResponse(503, _UNAVAILABLE, SERVER, "store_unavailable", headers=RETRY)
+            return ErrorResponse(503, said, SERVER, "store_unavailable", headers=RETRY)
         case RecursionError():
             return ErrorResponse(400, "the request is nested too deeply", INVALID, "invalid_value")
         case HoldfastError():

@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from ..app import RunningTurn
-from ..domain.api_keys import ApiKey, Caller
+from ..domain.api_keys import Caller
+from ..domain.ids import new_id
 from ..domain.turns import (
     TurnOutdated,
     TurnRepeated,
@@ -68,6 +69,10 @@ FORM_SECONDS = 10.0
 """Timeout for the body of an unauthenticated form: the login."""
 FORMS = 32
 """Maximum unauthenticated forms that are being received at the same time."""
+PUSHES = 256
+"""Maximum messages of platforms that are being received at the same time: their signature is in the body."""
+LONGEST_PUSH = 2**20
+"""Bytes of such a message: fits the longest text that is kept, with every character escaped."""
 BODIES_PER_KEY = 10
 """Memory limit of all requests of one API key, in bodies and responses of the largest size (`[server]
 max_body_mb`). A response counts until its client has read it."""
@@ -210,6 +215,16 @@ class TurnTally:
             if not running:
                 del self._running[key_id]
 
+    def runs(self, key_id: str, turn: RunningTurn, instead_of: str | None = None) -> None:
+        """Count a turn that runs already, until it has ended: that is never refused. `instead_of`: the turn
+        that a request was to start, if it joined or resumed this one."""
+        turn_id, running = turn.turn.id, self._running.setdefault(key_id, set())
+        running.discard(instead_of or turn_id)
+        running.add(turn_id)
+        if self._workers is not None:
+            self._workers.publish(key_id, len(running))
+        turn.when_ended(lambda: self.end(key_id, turn_id))
+
     def running(self, key_id: str) -> int:
         return len(self._running.get(key_id, ()))
 
@@ -268,10 +283,13 @@ class HeldLimits:
         self._held["stream"] = lambda: streams.give_back(key_id)
 
     def hold_turn(self) -> None:
-        """Count one turn of this API key until the request ends: for answers without a stored turn."""
-        turns, key_id = self.services.limits.turns, self.caller.key_id
-        turns.begin(key_id, self.id)
-        self._held["turn"] = lambda: turns.end(key_id, self.id)
+        """Count one turn of this API key until the request ends: for answers without a stored turn. Raises
+        HttpError over the limit. Idempotent per request."""
+        if "turn" in self._held:
+            return
+        turns, key_id, turn_id = self.services.limits.turns, self.caller.key_id, new_id("turn")
+        turns.begin(key_id, turn_id)  # not under the request's id, which its client may choose
+        self._held["turn"] = lambda: turns.end(key_id, turn_id)
 
     def hold_bytes(self, more: int) -> None:
         """Add `more` bytes to the memory used by this API key's requests; raises HttpError over the limit."""
@@ -294,10 +312,11 @@ class HeldLimits:
 
 # --- requests and tokens of an API key -------------------------------------------------------------------
 #
-# Exact over all nodes. A request counts when it asks for an answer of the model: a turn, a retry of one, or
-# an answer that is not stored. It is refused once a window's requests or tokens are used up. Tokens count
-# when an answer is committed or ends, as the model reports them: answers that run at the same time may
-# together exceed the limit, and none is cut short. Summaries and flushes count for no key.
+# Exact over all nodes. A request counts when it asks the model: for a turn, a retry of one, an answer that is
+# not stored, or a summary. It is refused once a window's requests or tokens are used up. Tokens count when
+# an answer is committed or ends, as the model reports them: answers that run at the same time may together
+# exceed the limit, and none is cut short. Tokens of flushes, and of summaries of what is stored, count for no
+# key.
 
 
 def limited_key(call: RequestContext) -> str | None:
@@ -307,28 +326,35 @@ def limited_key(call: RequestContext) -> str | None:
 
 
 async def count_request(call: RequestContext) -> None:
-    """Count this request for its API key. At a limit: raises RateLimited, having counted nothing."""
-    if call.key is not None and call.key.limits:
-        await _count(call, call.key)
-
-
-async def _count(call: RequestContext, key: ApiKey) -> None:
+    """Count this request for its API key, once. At a limit: raises RateLimited, having counted nothing."""
+    key = call.key
+    if key is None or not key.limits or "request" in call._held:
+        return
     reached = await call.hf.count_request(key.id, key.limits)
     if reached is not None:
         raise RateLimited(reached.name, reached.most, reached.retry_after.total_seconds())
+    call._held["request"] = _kept
 
 
-async def counted(
-    call: RequestContext, key: ApiKey, chunks: AsyncGenerator[Chunk, None]
-) -> AsyncGenerator[Chunk, None]:
+def _kept() -> None:
+    """What was counted in a window stays so when the request ends."""
+
+
+async def spend(call: RequestContext, usage: object) -> None:
+    """Count the tokens that the model reports for an answer to this request."""
+    if call.key is not None and call.key.limits:
+        await call.hf.spend_tokens(call.key.id, tokens_in(usable_usage(usage)[0]))
+
+
+async def counted(call: RequestContext, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
     """The chunks of an answer that is not stored; its request is counted before the model is asked, its
     tokens before its end."""
-    await _count(call, key)
+    await count_request(call)
     usage: object = None
     async for chunk in chunks:
         usage = chunk.value.get("usage") or usage
         yield chunk
-    await call.hf.spend_tokens(key.id, tokens_in(usable_usage(usage)[0]))
+    await spend(call, usage)
 
 
 StartedTurn = TypeVar("StartedTurn", bound=RunningTurn | TurnRepeated | TurnOutdated)
@@ -349,9 +375,5 @@ async def counted_turn(
     if not isinstance(outcome, RunningTurn) or outcome.task is None or outcome.outcome is not None:
         turns.end(key_id, turn_id)
         return outcome
-    runs = outcome.turn.id
-    if runs != turn_id:  # one that it joined or resumed
-        turns.end(key_id, turn_id)
-        turns.begin(key_id, runs)
-    outcome.when_ended(lambda: turns.end(key_id, runs))
+    turns.runs(key_id, outcome, turn_id)
     return outcome

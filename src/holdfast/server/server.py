@@ -280,15 +280,15 @@ def services_of(
     spoken = metrics.spoken
     if worker is not None:
         spoken = _shown(holdfast, metrics, worker)
+    max_body = int(settings.server.max_body_mb * 2**20)
+    limits = KeyLimits(settings.limits, settings.server.max_requests, max_body, row)
     answer_with(holdfast, model, spoken, metrics.ended)
-    recover_with(holdfast, partial(rebuilt, holdfast))
+    recover_with(holdfast, partial(rebuilt, holdfast), limits.turns.runs)
     return Services(
         holdfast=holdfast,
         model=model,
         gate=Gate(settings.server, row),
-        limits=KeyLimits(
-            settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20), row
-        ),
+        limits=limits,
         body_threads=BodyThreads(),
         metrics=metrics,
         draining=asyncio.Event(),

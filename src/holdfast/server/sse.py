@@ -10,7 +10,7 @@ import msgspec
 
 from ..app import RunningTurn
 from ..domain.turns import TurnStatus
-from ..errors import BadKey
+from ..errors import BadKey, StoreError, StoreFailed
 from .http import RequestContext
 from .http_errors import failure_of
 
@@ -80,7 +80,7 @@ class Listener:
         self.gone = True
         self._on_gone()
         running = self._interrupts
-        if running is not None and running.outcome is None:
+        if running is not None and running.outcome is None and not running.has_listener:
             await self._call.services.runner.stop(
                 None, running.turn.id, TurnStatus.INTERRUPTED, "its client disconnected"
             )
@@ -106,10 +106,12 @@ class Listener:
 
     async def still_there(self) -> bool:
         """Send a keepalive comment if one is due. False: the client has disconnected, or its API key was
-        revoked, which it is sent as an error."""
+        revoked or cannot be read, which it is sent as an error."""
         try:
             await self.check_key()
-        except BadKey as error:
+        except StoreFailed:
+            raise  # the server must stop
+        except (BadKey, StoreError) as error:
             named = b"event: error\n" if self._call.is_anthropic else b""
             await self.say(named + framed(msgspec.json.encode(self._call.error(failure_of(error)))))
             return False

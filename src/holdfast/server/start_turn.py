@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
-from ..app import ClientCompaction, Placement, RunningTurn, TurnSpec
-from ..domain.conversations import Address
+from ..app import Placement, RunningTurn, TurnSpec
 from ..domain.history import History
 from ..domain.ids import new_id
 from ..domain.messages import instruction
@@ -41,8 +40,7 @@ async def start_turn(
     call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
 ) -> RunningTurn | TurnRepeated:
     """Start the turn, join it if it runs, or return its stored answer. `place` finds its conversation."""
-    services = call.services
-    if services.draining.is_set():
+    if call.services.draining.is_set():
         raise HttpError(503, "the server is stopping; retry in a moment", "draining", headers=LATER)
     await count_request(call)
     return await counted_turn(call, order.request.turn_id, lambda: _begun(call, order, place, naming))
@@ -51,44 +49,25 @@ async def start_turn(
 async def _begun(
     call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
 ) -> RunningTurn | TurnRepeated:
-    services = call.services
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + services.settings.server.busy_wait_seconds
+    deadline = loop.time() + call.services.settings.server.busy_wait_seconds
     for _ in range(MOST_TRIES):
         left = max(0.0, deadline - loop.time())
         try:
             placed = await place()
         except ToolCallClosed as refusal:
             return await _asked_before(call, order, left, refusal)
-        if placed.compacts is not None:
-            placed = await _compacted(call, placed, placed.compacts, left)
         attempt = replace(
             order,
             request=placed.applied_to(order.request),
             fingerprints=placed.fingerprints,
             history=placed.history,
+            compacts=placed.compacts,
         )
         outcome = await _begin_or_queue(call, attempt, left, naming.when_busy)
         if not isinstance(outcome, TurnOutdated | None):
-            if naming.alias is not None and isinstance(outcome, RunningTurn):
-                await call.hf.add_alias(order.request.owner, naming.alias, outcome.session.conversation_id)
             return outcome
     raise ConversationBusy(str(naming.address))
-
-
-async def _compacted(
-    call: RequestContext, placed: Placement, wanted: ClientCompaction, busy_seconds: float
-) -> Placement:
-    """Compact the conversation as its client has compacted its history; the placement for the turn after it.
-    If that is not possible now, the turn continues with the whole context."""
-    compactor, seen = call.services.runner.compactor, placed.seen
-    if compactor is None or seen is None:
-        return placed
-    done = await compactor.adopt(wanted.session_id, wanted.view, wanted.messages, busy_seconds)
-    if done is None:
-        return placed
-    now = (await call.hf.resolve(call.owner, Address(id=seen.conversation_id))).conversation
-    return replace(placed, seen=ConversationVersion(now.id, seen.last_seq, now.revision))
 
 
 def prompted(call: RequestContext, instructions: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -113,9 +92,12 @@ async def _begin_or_queue(
     try:
         wait = 0.0 if queues or when_busy is WhenBusy.REJECT else left
         return await runner.begin(order, wait, interrupt=when_busy is WhenBusy.INTERRUPT)
-    except ConversationBusy:
+    except ConversationBusy as busy:
         if not queues:
             raise
+        running = runner.running.get(busy.turn_id or "")
+        if running is not None and running.has_listener and request.request_key is not None:
+            request = replace(request, request_key=request.request_key.as_queued())
     settings = call.services.settings.turns
     stored = request.stored
     if stored.origin is Origin.FOREGROUND:
@@ -148,6 +130,7 @@ def turn_request(
         address=naming.address,
         messages=history.messages,
         source=naming.source,
+        alias=naming.alias,
         request_key=request_key(
             call,
             route,

@@ -176,6 +176,20 @@ async def test_models_are_listed_in_both_shapes(server: Running) -> None:
     assert (await server.client.get("/v1/models")).json()["object"] == "list"
 
 
+@pytest.mark.parametrize("created", [1_767_225_600, 1_767_225_600_000, 10**30, "x", None])
+async def test_a_model_is_listed_whatever_time_its_upstream_reports(
+    server: Running, monkeypatch: pytest.MonkeyPatch, created: Any
+) -> None:
+    entry = {"id": "m", "object": "model", "created": created, "owned_by": "x"}
+
+    async def models() -> list[dict[str, Any]]:
+        return [entry]
+
+    monkeypatch.setattr(server.services.model, "models", models)
+    (found,) = (await sdk(server).models.list()).data
+    assert (found.id, found.created_at.year) == ("m", 2026 if created == 1_767_225_600 else 1970)
+
+
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
 async def test_both_forms_of_a_key_are_accepted(server: Running, header: str) -> None:
     client = await server.with_token(None)

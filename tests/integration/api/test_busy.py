@@ -241,6 +241,23 @@ async def test_messages_behind_one_turn_become_one_turn(start_server: StartServe
     assert slow.asked.empty()
 
 
+@pytest.mark.parametrize("busy", ["queue", "steer"])
+async def test_the_same_words_again_are_a_message_of_their_own(start_server: StartServer, busy: str) -> None:
+    slow = Slow()
+    server, task = await busy_server(start_server, slow)
+    again, once_more = [await chat(server, "one", busy) for _ in range(2)]
+    assert (again.status_code, once_more.status_code) == (202, 202), again.text
+    queue = await got(server, f"/api/sessions/{KEY}/queue")
+    assert [each["id"] for each in queue["data"]] == [again.json()["id"], once_more.json()["id"]]
+    counted = await chat(server, "one", busy, headers={"x-stainless-retry-count": "1"})
+    assert counted.json()["id"] == once_more.json()["id"], "a retry by its own count is no message"
+    slow.go_on(3)
+    assert (await task).status_code == 200
+    await is_in(server, once_more.json()["id"], "completed")
+    messages = (await got(server, f"/api/sessions/{KEY}/messages"))["data"]
+    assert [m["content"] for m in messages] == ["one", "to one"] * 3
+
+
 async def test_a_key_stands_for_its_queued_turn_and_then_for_its_answer(start_server: StartServer) -> None:
     slow = Slow()
     server, task = await busy_server(start_server, slow)
@@ -278,6 +295,29 @@ async def test_a_background_response_is_queued(start_server: StartServer) -> Non
         return bool(found["status"] == "completed" and found["output"])
 
     await until(done, "it is answered")
+
+
+async def test_nothing_follows_a_response_that_was_withdrawn_from_its_queue(
+    start_server: StartServer,
+) -> None:
+    slow = Slow()
+    server, task = await busy_server(start_server, slow)
+    named = {"x-holdfast-session-key": KEY, "x-holdfast-when-busy": "queue"}
+    queued = await server.client.post(
+        "/v1/responses", json={"input": "two", "background": True}, headers=named
+    )
+    after = {"input": "three", "previous_response_id": queued.json()["id"]}
+    waits = asyncio.create_task(server.client.post("/v1/responses", json=after))
+    await until(lambda: len(server.services.runner._beginning) == 1, "one that follows it waits")
+    cancelled = await server.client.post(f"/v1/responses/{queued.json()['id']}/cancel")
+    assert cancelled.json()["status"] == "cancelled"
+    slow.go_on()
+    assert (await task).status_code == 200
+    for answer in (await waits, await server.client.post("/v1/responses", json=after)):
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["param"] == "previous_response_id"
+        assert queued.json()["conversation"]["id"] in error["message"]
 
 
 async def test_a_streamed_response_is_queued(start_server: StartServer) -> None:

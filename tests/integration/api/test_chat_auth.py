@@ -10,6 +10,7 @@ import pytest
 from holdfast.domain.api_keys import parse_token
 from holdfast.domain.conversations import Address
 from holdfast.domain.turns import TurnStatus
+from holdfast.errors import StoreUnreachable
 from holdfast.models.scripted import ScriptedModel
 from holdfast.server import sse
 from tests.integration.api.chatting import (
@@ -88,6 +89,31 @@ async def test_a_talkative_stream_of_a_revoked_key_ends_too(
         async for _ in stream:
             heard += 1
     assert heard < 1999, "it was cut before its last word"
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_a_stream_whose_key_cannot_be_read_ends_with_an_error(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, store: bool
+) -> None:
+    """The database is away for a moment: the client is sent why its stream ends."""
+    monkeypatch.setattr(sse, "LOOK_SECONDS", 0.1)
+    words = Words()
+    server = await start_server(ScriptedModel([words]))
+    stream = await sdk(server).chat.completions.create(
+        model="m", messages=[user("hi")], stream=True, store=store
+    )
+    words.say("half ")
+    await anext(aiter(stream))
+
+    async def away(key: object) -> bool:
+        raise StoreUnreachable("no connection to 10.0.0.7")
+
+    monkeypatch.setattr(server.services.holdfast.authenticator, "is_valid", away)
+    with pytest.raises(openai.APIError) as told:
+        async for _ in stream:
+            pass
+    assert (told.value.code, "10.0.0.7" in str(told.value)) == ("store_unavailable", False)
+    words.finish("end")
 
 
 async def test_a_key_revoked_before_the_first_word_gets_no_word(

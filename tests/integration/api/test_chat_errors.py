@@ -25,10 +25,22 @@ from tests.integration.api.chatting import (
     stored,
     text_of,
     turns,
+    until,
     user,
 )
 from tests.integration.api.conftest import Running, StartServer
-from tests.unit.models.mock_upstream import MockUpstream, cuts, delta, event, hangs, refuses, running, says
+from tests.integration.api.operating import DOCUMENT
+from tests.unit.models.mock_upstream import (
+    MockUpstream,
+    Reaction,
+    cuts,
+    delta,
+    event,
+    hangs,
+    refuses,
+    running,
+    says,
+)
 
 KEY = "sk-upstream-0123456789"
 IDS = ("x-holdfast-session-id", "x-hermes-session-id", "x-holdfast-conversation-id", "x-holdfast-turn-id")
@@ -41,8 +53,16 @@ async def upstream() -> AsyncIterator[MockUpstream]:
 
 
 @pytest.fixture
-async def server(start_server: StartServer, upstream: MockUpstream) -> AsyncIterator[Running]:
-    model = Upstream(upstream.url, KEY, "tiny", timeout_seconds=0.3, backoff=(0, 0))
+def patience() -> float:
+    """Seconds until a silent model is given up. A test of one that is silent sets it."""
+    return 60
+
+
+@pytest.fixture
+async def server(
+    start_server: StartServer, upstream: MockUpstream, patience: float
+) -> AsyncIterator[Running]:
+    model = Upstream(upstream.url, KEY, "tiny", timeout_seconds=patience, backoff=(0, 0))
     yield await start_server(model)
     await model.close()
 
@@ -112,6 +132,56 @@ async def test_a_refused_key_of_ours_is_a_502_that_shows_no_key(
     assert KEY not in str(await server.store.events(owner=None))
 
 
+async def test_nothing_that_a_client_reads_names_where_the_model_is(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running() as upstream:
+        model = Upstream(upstream.url, KEY, "tiny", timeout_seconds=60, backoff=(0, 0))
+        flushing = {"min_messages": 2, "max_attempts": 1}
+        server = await start_server(model, memory=flushing, turns={"retry_model": False})
+        client = await server.client_of("ada")
+        upstream.answers = [says() for _ in range(8)]
+        for _ in range(8):
+            await server.say("kelp " * 200, client=client, x_holdfast_session_key="a")
+    here = by_key("a")
+    address = upstream.root.removeprefix("http://")
+
+    answers = [
+        await client.post(PATH, json={"messages": [user("hi")]}, headers=here),
+        await client.post(PATH, json={"messages": [user("hi")], "stream": True}, headers=here),
+        await client.post("/v1/responses", json={"input": "hi"}),
+        await client.post("/v1/responses", json={"input": "hi", "store": False, "stream": True}),
+        await client.post("/v1/messages", json={"messages": [user("hi")], "max_tokens": 9, "model": "tiny"}),
+        await client.post("/v1/responses/compact", json={"model": "tiny", "input": "kelp " * 200}),
+        await client.post("/api/sessions/a/compact"),
+    ]
+    assert {each.status_code for each in answers} == {502}
+    background = (await client.post("/v1/responses", json={"input": "hi", "background": True})).json()
+    session = (await client.post("/api/sessions/a/end", json={"reason": "new"})).json()["id"]
+    flusher = server.services.holdfast.flusher
+    assert flusher is not None
+
+    async def all_failed() -> bool:
+        await flusher.flush_once()
+        flush = (await client.get(f"/api/sessions/{session}")).json()["flush"]
+        response = (await client.get(f"/v1/responses/{background['id']}")).json()
+        return (flush["state"], response["status"]) == ("dead", "failed")
+
+    await until(all_failed, "the flush and the background response have failed")
+
+    lists = [path for path, methods in DOCUMENT["paths"].items() if "get" in methods and "{" not in path]
+    lists.remove("/api/events")  # a stream; the store's own list is read below
+    sessions = (await client.get("/api/sessions")).json()["data"]
+    reads = [*lists, f"/v1/responses/{background['id']}"]
+    reads += [f"/api/sessions/{each['id']}{part}" for each in sessions for part in ("", "/turns", "/why")]
+    answers += [await client.get(path, params={"q": "kelp"} if "search" in path else None) for path in reads]
+    for answer in answers:
+        assert address not in answer.text, answer.url
+    assert address not in str(await server.store.events(owner=None))
+    assert caplog.text.count(address) > 5  # the operator reads it in the log
+    await model.close()
+
+
 async def test_failures_of_the_model_are_502(server: Running, upstream: MockUpstream) -> None:
     for status in (500, 501, 505, 529):
         upstream.answers = [refusal(status)]
@@ -127,6 +197,7 @@ async def test_failures_of_the_model_are_502(server: Running, upstream: MockUpst
     assert (await post(server, [user("hi")])).status_code == 502
 
 
+@pytest.mark.parametrize("patience", [0.3])
 async def test_a_silent_model_is_a_504(server: Running, upstream: MockUpstream) -> None:
     for stream in (False, True):
         upstream.answers = [hangs()]
@@ -135,6 +206,11 @@ async def test_a_silent_model_is_a_504(server: Running, upstream: MockUpstream) 
         assert response.json()["error"]["code"] == "upstream_timeout"
         (turn,) = await turns(server, response.json()["holdfast"]["conversation_id"])
         assert turn.status is TurnStatus.FAILED
+    upstream.answers = [hangs()]
+    with pytest.raises(openai.InternalServerError) as silent:
+        await sdk(server).chat.completions.create(model="m", messages=[user("hi")], store=False)
+    assert silent.value.status_code == 504
+    assert await conversations(server) == 2, "nothing of the last one"
 
 
 async def test_the_sdk_retries_a_502_and_the_turn_is_taken_up(
@@ -151,32 +227,39 @@ async def test_the_sdk_retries_a_502_and_the_turn_is_taken_up(
     assert (turn.status, turn.attempt) == (TurnStatus.COMPLETED, 2)
 
 
+WORDS = [event(delta(role="assistant", content="Half ")), event(delta(content="an answer"))]
+OUT_OF_MEMORY = {"error": {"message": "out of memory", "code": "oom", "type": "server_error"}}
+
+
+@pytest.mark.parametrize(
+    ("reaction", "patience"),
+    [
+        (cuts(WORDS), 60),
+        (hangs(WORDS), 3),
+        (says([*WORDS, event(OUT_OF_MEMORY)]), 60),
+        (says([*WORDS, event(b"{not json")]), 60),
+        (says(WORDS), 60),
+    ],
+    ids=["cut", "silent", "error", "not json", "no end"],
+)
 async def test_an_error_in_the_middle_of_a_stream_is_an_error_chunk_with_the_ids(
-    server: Running, upstream: MockUpstream
+    server: Running, upstream: MockUpstream, reaction: Reaction
 ) -> None:
-    words = [event(delta(role="assistant", content="Half ")), event(delta(content="an answer"))]
-    for reaction in (
-        cuts(words),
-        hangs(words),
-        says([*words, event({"error": {"message": "out of memory", "code": "oom", "type": "server_error"}})]),
-        says([*words, event(b"{not json")]),
-        says(words),
-    ):
-        upstream.answers = [reaction]
-        body = {"messages": [user("hi")], "stream": True}
-        async with server.client.stream("POST", PATH, json=body) as response:
-            assert response.status_code == 200
-            lines = [line async for line in response.aiter_lines() if line.startswith("data: ")]
-        assert lines[-1] == "data: [DONE]"
-        last = json.loads(lines[-2].removeprefix("data: "))
-        assert set(last["error"]) == {"message", "type", "param", "code"}
-        assert not any('"finish_reason":"stop"' in line for line in lines)
-        conversation = last["holdfast"]["conversation_id"]
-        assert response.headers["x-holdfast-conversation-id"] == conversation
-        assert response.headers["x-holdfast-turn-id"] == last["holdfast"]["turn_id"]
-        (turn,) = await turns(server, conversation)
-        assert turn.status is TurnStatus.FAILED
-        assert await said(server, conversation) == ["user: hi", "assistant: Half an answer…"]
+    upstream.answers = [reaction]
+    body = {"messages": [user("hi")], "stream": True}
+    async with server.client.stream("POST", PATH, json=body) as response:
+        assert response.status_code == 200
+        lines = [line async for line in response.aiter_lines() if line.startswith("data: ")]
+    assert lines[-1] == "data: [DONE]"
+    last = json.loads(lines[-2].removeprefix("data: "))
+    assert set(last["error"]) == {"message", "type", "param", "code"}
+    assert not any('"finish_reason":"stop"' in line for line in lines)
+    conversation = last["holdfast"]["conversation_id"]
+    assert response.headers["x-holdfast-conversation-id"] == conversation
+    assert response.headers["x-holdfast-turn-id"] == last["holdfast"]["turn_id"]
+    (turn,) = await turns(server, conversation)
+    assert turn.status is TurnStatus.FAILED
+    assert await said(server, conversation) == ["user: hi", "assistant: Half an answer…"]
 
 
 async def test_the_sdk_raises_on_an_error_chunk_and_has_the_ids_from_the_headers(
@@ -262,10 +345,6 @@ async def test_store_false_has_the_same_errors_and_keeps_nothing(
     broken = await client.chat.completions.create(model="m", messages=[user("hi")], store=False, stream=True)
     with pytest.raises(openai.APIError):
         [chunk async for chunk in broken]
-    upstream.answers = [hangs()]
-    with pytest.raises(openai.InternalServerError) as silent:
-        await client.chat.completions.create(model="m", messages=[user("hi")], store=False)
-    assert silent.value.status_code == 504
     assert await conversations(server) == 0
 
 
@@ -281,6 +360,14 @@ async def test_requests_that_cannot_be_meant_are_400_and_nothing_is_stored(
         {"messages": [{"role": "user", "content": 5}]},
         {"messages": [{"role": "system", "content": "only instructions"}]},
         {"messages": [{"role": "tool", "content": "no id"}]},
+        {"messages": [{**user("hi"), "tool_calls": 5}]},
+        {
+            "messages": [
+                user("a"),
+                {"role": "assistant", "tool_calls": [{"id": "c", "function": "f"}]},
+                user("b"),
+            ]
+        },
         {"messages": [user("hi\ud800")]},
         {"messages": [user("hi")], "stream": "yes"},
         {"messages": [user("hi")], "store": 1},

@@ -41,7 +41,7 @@ async def upstream() -> AsyncIterator[MockUpstream]:
 
 @pytest.fixture
 async def server(start_server: StartServer, upstream: MockUpstream) -> AsyncIterator[Running]:
-    model = Upstream(upstream.url, KEY, "tiny", timeout_seconds=5, backoff=(0, 0))
+    model = Upstream(upstream.url, KEY, "tiny", timeout_seconds=60, backoff=(0, 0))
     yield await start_server(model)
     await model.close()
 

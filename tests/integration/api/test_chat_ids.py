@@ -161,6 +161,18 @@ async def test_a_new_id_beside_a_key_becomes_another_name_of_the_keys_conversati
     assert conversation_of(await ask(server, "six", by_key("cli:new"))) == conversation_of(fresh)
 
 
+async def test_a_new_id_beside_many_keys_at_once_becomes_the_name_of_one_and_all_are_answered(
+    server: Running,
+) -> None:
+    keys = [f"cli:{number}" for number in range(8)]
+    answers = await asyncio.gather(
+        *(post(server, [user("hi")], {**by_id("hermes-3"), **by_key(key)}) for key in keys)
+    )
+    assert [answer.status_code for answer in answers] == [200] * len(keys)
+    named = conversation_of(await ask(server, "more", by_id("hermes-3")))
+    assert named in {conversation_of(answer.json()) for answer in answers}
+
+
 async def test_an_unknown_id_of_our_form_beside_a_key_is_a_404(server: Running) -> None:
     response = await post(server, [user("hi")], {**by_id(new_id("sess")), **by_key("cli:ada")})
     assert response.status_code == 404

@@ -234,6 +234,23 @@ async def test_a_client_may_ask_that_its_leaving_ends_the_turn(start_server: Sta
     assert not server.services.runner.running
 
 
+async def test_a_client_that_leaves_does_not_end_the_turn_of_its_own_retry(start_server: StartServer) -> None:
+    """The server may see the old connection break after the retry has come."""
+    words = Words()
+    server = await start_server(ScriptedModel([words]))
+    headers = {"x-holdfast-on-disconnect": "interrupt", "idempotency-key": "m1"}
+    async with streaming(server, headers=headers) as retry:
+        async with streaming(server, headers=headers):
+            words.say("half ")
+            (running,) = server.services.runner.running.values()
+            await until(lambda: len(running.clients) == 2, "both listen")
+        await until(lambda: sum(each.is_open() for each in running.clients) == 1, "one has left")
+        words.finish("an answer")
+        assert "an answer" in (await retry.aread()).decode()
+    await ended(server, retry.headers["x-holdfast-conversation-id"], TurnStatus.COMPLETED)
+    assert server.model.calls == 1
+
+
 async def test_leaving_before_the_first_word_ends_the_turn_too(start_server: StartServer) -> None:
     for stream in (True, False):
         words = Words()

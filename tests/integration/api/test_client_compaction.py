@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.quotas import MEBIBYTE
 from holdfast.domain.sessions import Edge
 from tests.integration.api.anthropic_chat import PATH as MESSAGES
 from tests.integration.api.anthropic_chat import TOOLS as CLAUDE_TOOLS
 from tests.integration.api.chatting import TOOLS, assistant, post, user
-from tests.integration.api.conftest import Running
+from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.test_open_responses import said
 
 CONVERSATION, SESSION = "x-holdfast-conversation-id", "x-holdfast-session-id"
@@ -86,6 +87,20 @@ async def test_codex_compacts_and_goes_on_in_the_same_conversation(server: Runni
     ]
     listed = (await server.client.get("/api/sessions")).json()["data"]
     assert {each["conversation_id"] for each in listed} == {first.headers[CONVERSATION]}
+
+
+async def test_a_compacted_request_that_is_refused_changes_nothing(start_server: StartServer) -> None:
+    """The summary comes with the request: without it, what it replaces must stay in the context."""
+    server = await start_server(limits={"conversation_mb": 600 / MEBIBYTE})
+    await codex(server, said("user", "one"))
+    await codex(server, said("user", "one"), said("assistant", "You said: one"), said("user", "two"))
+    context = "/api/sessions/thread-1/messages?scope=context"
+    before = (await server.client.get(context)).json()
+    short = [said("user", "one"), said("user", "two"), said("user", CODEX_SUMMARY)]
+    with pytest.raises(AssertionError, match="quota_exceeded"):
+        await codex(server, *short, said("user", "three " * 50), window=1)
+    assert (await server.client.get(context)).json() == before
+    assert len((await server.client.get("/api/sessions/thread-1/lineage")).json()["data"]) == 1
 
 
 async def test_a_compacted_request_sent_again_compacts_once(server: Running) -> None:

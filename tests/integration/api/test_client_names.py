@@ -31,6 +31,15 @@ async def respond(server: Running, headers: dict[str, str], **body: Any) -> Any:
     return await server.client.post("/v1/responses", json={"model": "m", **body}, headers=headers)
 
 
+async def test_a_side_request_that_cannot_be_recorded_is_refused_before_the_model_is_asked(
+    server: Running,
+) -> None:
+    title = {"thread-id": "t" * 2000, "x-codex-turn-metadata": '{"thread_source": "thread_title"}'}
+    answer = await post(server, [user("title?")], {**title, "x-holdfast-session-key": "k"})
+    assert (answer.status_code, server.model.calls) == (400, 0)
+    assert "2000 " in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "header", ["thread-id", "x-claude-code-session-id", "x-session-id", "x-session-affinity", "session_id"]
 )
@@ -111,6 +120,36 @@ async def test_a_key_can_forbid_to_store_anything(server: Running) -> None:
         assert answer.status_code == 200
         assert CONVERSATION not in answer.headers
     assert await chatting.conversations(server) == 0
+
+
+@pytest.mark.parametrize("by", ["key", "header"])
+async def test_what_could_only_be_stored_is_refused_where_nothing_may_be(server: Running, by: str) -> None:
+    key, token = new_key("ada", Scope.CHAT, (), server.store.now(), keeps=by == "header")
+    await server.store.add_key(key, token.hash)
+    never = {"x-holdfast-store": "never"} if by == "header" else {}
+    client = await server.with_token(str(token), **never)
+    other = await server.client_of("ada")
+    said = await post(server, [user("one")], chatting.by_key("k"), client=other)
+    before = (await other.get("/api/sessions/k/messages?scope=conversation")).json()
+    memory = (await other.post("/api/memories", json={"text": "kept", "key": "k"})).json()
+    items = {"items": [{"type": "message", "role": "user", "content": "secret"}]}
+    conversation = f"/v1/conversations/{said.headers[CONVERSATION]}"
+    for method, path, body in (
+        ("POST", "/v1/conversations", items),
+        ("POST", f"{conversation}/items", items),
+        ("POST", conversation, {"metadata": {"a": "secret"}}),
+        ("POST", "/api/memories", {"text": "secret", "key": "k"}),
+        ("PATCH", f"/api/memories/{memory['id']}", {"text": "secret"}),
+        ("PATCH", f"/api/turns/{said.headers['x-holdfast-turn-id']}", {"content": "secret"}),
+        ("POST", "/api/sessions/k/title", {"title": "secret"}),
+    ):
+        answer = await client.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope"), path
+        assert "nothing of this request may be stored" in answer.json()["error"]["message"]
+    assert (await other.get("/api/sessions/k/messages?scope=conversation")).json() == before
+    assert (await other.get("/api/memories")).json()["data"][0]["text"] == "kept"
+    assert (await client.get("/api/sessions/k")).json()["title"] == "one", "reading stores nothing"
+    assert await chatting.conversations(server) == 1
 
 
 async def test_a_cache_key_names_a_conversation_only_by_choice(start_server: StartServer) -> None:

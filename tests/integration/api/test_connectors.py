@@ -17,6 +17,8 @@ from aiohttp import web
 from holdfast.connectors.webhook import Signer
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
+from holdfast.server.admin import live
+from holdfast.server.sse import Listener
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.connectors.platform import until
 
@@ -96,6 +98,39 @@ async def test_a_signed_message_is_answered_by_a_signed_message(hooked: Running,
         openai.OpenAI(api_key="x").webhooks.unwrap(body + b" ", headers, secret=SECRET)
     page = (await hooked.client.get("/api/sessions?owner=hook/ada")).json()
     assert [(each["key"], each["source"]) for each in page["data"]] == [("webhook:room-1", "webhook")]
+
+
+async def test_messages_without_a_verified_sender_are_small_few_and_quick(
+    hooked: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who posts is known only when the body was read: bodies must not fill the memory."""
+    monkeypatch.setattr("holdfast.server.gate.PUSHES", 2)
+    monkeypatch.setattr("holdfast.server.admin.connectors.FORM_SECONDS", 0.5)
+    assert (await post(hooked, body_of("x" * 2**20))).status_code == 413
+    assert (await post(hooked, body_of("\x01" * 100_000))).status_code == 200, "the longest that is kept"
+    stranger, gate = await hooked.with_token(None), asyncio.Event()
+    read: list[bytes] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            read.append(b"x" * 2**20)
+            yield read[-1]
+
+    unknown = await stranger.post("/connectors/webhook/unknown", content=body_of("x" * 2**20))
+    assert unknown.status_code == 404
+    assert (await stranger.post("/connectors/webhook/hook", content=endless())).status_code == 413
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await gate.wait()
+
+    slow = [asyncio.create_task(stranger.post("/connectors/webhook/hook", content=never())) for _ in range(2)]
+    await until(lambda: hooked.services.gate._pushes == 2)
+    assert (await post(hooked, body_of(), "m2")).status_code == 503
+    await until(lambda: hooked.services.gate._pushes == 0)
+    assert (await post(hooked, body_of(), "m2")).status_code == 200
+    gate.set()
+    await asyncio.gather(*slow, return_exceptions=True)
 
 
 async def test_the_same_message_again_is_answered_once(hooked: Running, bridge: Bridge) -> None:
@@ -260,6 +295,37 @@ async def test_a_conversation_is_followed_live_from_a_number_on(
     ]
     assert seen[-1]["turn"]["status"] == "completed"
     assert (await (await server.client_of("bob")).get(path)).status_code == 404
+
+
+async def test_a_conversation_is_read_as_its_viewer_reads_it(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is, a viewer that is slow holds a page of it in memory."""
+    monkeypatch.setattr(live, "MOST_BYTES", 2_500)
+    said: list[dict[str, Any]] = [{"role": "user", "content": f"{at} {'kelp ' * 200}"} for at in range(10)]
+    made = (await server.client.post("/v1/conversations", json={"items": said})).json()
+    steps: list[str] = []
+    read, say = server.store.messages, Listener.say
+
+    async def noted_read(*given: Any, **more: Any) -> Any:
+        steps.append("read")
+        return await read(*given, **more)
+
+    async def noted_say(listener: Listener, data: bytes) -> None:
+        if b'"type":"message"' in data:
+            steps.append("say")
+        await say(listener, data)
+
+    monkeypatch.setattr(server.store, "messages", noted_read)
+    monkeypatch.setattr(Listener, "say", noted_say)
+    seen = 0
+    path = f"/api/sessions/{made['id']}/live"
+    async with asyncio.timeout(60), server.client.stream("GET", path) as stream:
+        async for line in stream.aiter_lines():
+            seen += line.startswith("data: ")
+            if seen == 10:
+                break
+    assert steps[:15] == ["read", "say", "say"] * 5
 
 
 # --- events of background responses ------------------------------------------------------------------------

@@ -244,6 +244,27 @@ async def test_a_reference_stands_for_the_item_it_names(server: Running) -> None
         assert error_of(answer, 400)["param"] == "items[1].id"
 
 
+async def test_references_count_as_if_the_items_had_been_sent(start_server: StartServer) -> None:
+    server = await start_server(server={"max_body_mb": 0.01})
+    made = await make(server, user("long " * 800))
+    (item,) = (await listed(server, made))["data"]
+    reference = {"type": "item_reference", "id": item["id"]}
+    await make(server, reference, reference)
+    items = [reference] * 3
+    for path, body, param in (
+        (PATH, {"items": items}, "items"),
+        (f"{PATH}/{made}/items", {"items": items}, "items"),
+        ("/v1/responses", {"input": items}, "input"),
+        ("/v1/responses", {"input": items, "store": False}, "input"),
+        ("/v1/responses/compact", {"model": "m", "input": items}, "input"),
+        ("/v1/responses/input_tokens", {"input": items}, "input"),
+    ):
+        error = error_of(await server.client.post(path, json=body), 413)
+        assert (error["code"], error["param"]) == ("request_too_large", param)
+    assert server.model.calls == 0
+    assert not server.services.limits.bytes._held, "what they hold is given back"
+
+
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 async def test_pages_of_items_hold_each_of_them_once(server: Running, order: str, limit: int) -> None:

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream
+from holdfast.server.admin import health
 from holdfast.server.metrics import MOST_MODELS, Metrics
 from tests.integration.api.conftest import Running, StartServer
 
 
 async def test_health_is_told_without_a_key(server: Running) -> None:
     stranger = await server.with_token(None)
-    health = (await stranger.get("/healthz")).json()
-    assert (health["status"], health["running_turns"]) == ("ok", 0)
+    told = (await stranger.get("/healthz")).json()
+    assert (told["status"], told["running_turns"]) == ("ok", 0)
     ready = (await stranger.get("/readyz")).json()
     assert (ready["status"], ready["model"]["status"]) == ("ready", "up")
+
+
+async def test_a_server_whose_store_does_not_answer_is_alive(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", f"whsec_{'A' * 32}")
+    monkeypatch.setattr(health, "WAITING_SECONDS", 0.05)
+    hook = {"kind": "webhook", "token_env": "HOOK_SECRET", "url": "http://127.0.0.1:1/hook"}
+    server = await start_server(connectors={"hook": hook})
+    assert (await server.client.get("/healthz")).json()["connectors"] == {"hook": "stopped"}
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    for name in ("count_waiting", "connector_states"):
+        monkeypatch.setattr(server.store, name, never)
+    async with asyncio.timeout(60):
+        told = (await server.client.get("/healthz")).json()
+    assert (told["status"], told["waiting_turns"], "connectors" in told) == ("ok", None, False)
 
 
 async def test_a_model_that_is_down_is_told_without_its_address(start_server: StartServer) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from holdfast.domain.contexts import Context
+from holdfast.errors import ModelError
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.agent_loop import AgentLoop
@@ -203,6 +204,24 @@ async def test_one_key_may_have_so_many_turns_running(start_server: StartServer)
     assert server.services.limits.turns.running(_key_id(ada)) == 0
 
 
+async def test_an_answer_that_is_not_stored_is_a_turn_whatever_its_request_is_called(
+    start_server: StartServer,
+) -> None:
+    """A client may choose the id of its request, also the same one for all."""
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"turns_per_key": 2})
+    ada = await server.client_of("ada", **{"x-request-id": "req_mine"})
+    body = {**HELLO, "store": False}
+    asking = [asyncio.create_task(ada.post(CHAT, json=body)) for _ in range(2)]
+    await until(lambda: server.model.calls == 2, "two run")
+    for path in (CHAT, "/v1/responses"):
+        refused = await ada.post(path, json=body if path == CHAT else {"input": "x", "store": False})
+        check_error(refused, 429, "too_many_turns")
+    slow.go.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+    await until(lambda: not server.services.limits.turns.running(_key_id(ada)), "they are given back")
+
+
 async def test_a_turn_no_longer_counts_when_its_answer_arrives(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +249,51 @@ async def test_requests_that_wait_for_a_conversation_count_as_turns(start_server
     slow.go.set()
     assert {response.status_code for response in await asyncio.gather(*waiting)} == {200}
     assert server.services.limits.turns.running(_key_id(ada)) == 0
+
+
+async def test_turns_that_were_queued_count_when_they_run(start_server: StartServer) -> None:
+    """Else a key could fill one conversation after the other."""
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"turns_per_key": 2})
+    ada = await server.client_of("ada")
+    key = {"x-holdfast-session-key": "k", "x-holdfast-when-busy": "queue"}
+    first = asyncio.create_task(ada.post(CHAT, json=HELLO, headers=key))
+    await until(lambda: server.model.calls == 1, "it runs")
+    later = await ada.post(CHAT, json={"messages": [user("later")]}, headers=key)
+    assert later.status_code == 202, later.text
+    (running,) = server.services.runner.running
+    assert (await ada.post(f"/api/sessions/{running}/cancel")).status_code == 200
+    assert (await first).status_code == 409
+    await until(lambda: later.json()["id"] in server.services.runner.running, "the queued one runs")
+    asking = asyncio.create_task(ada.post(CHAT, json=HELLO))
+    await until(lambda: server.model.calls == 3, "another one runs")
+    check_error(await ada.post(CHAT, json=HELLO), 429, "too_many_turns")
+    slow.go.set()
+    assert (await asking).status_code == 200
+    await until(lambda: not server.services.limits.turns.running(_key_id(ada)), "they are given back")
+
+
+class Elsewhere:
+    """Another worker, which begins a turn of the same key whenever this one has ended one."""
+
+    turns = 0
+
+    def publish(self, key_id: str, count: int) -> None:
+        self.turns = 1 - count
+
+    def elsewhere(self, key_id: str) -> int:
+        return self.turns
+
+
+async def test_a_request_that_has_resumed_its_turn_is_not_refused(start_server: StartServer) -> None:
+    refusals = iter([ModelError("no", 400)])
+    answers = ScriptedModel(lambda messages, purpose: next(refusals, "done"))
+    server = await start_server(answers, limits={"turns_per_key": 1})
+    server.services.limits.turns._workers = other = cast(Any, Elsewhere())
+    ada = await server.client_of("ada", **{"idempotency-key": "m1"})
+    assert (await ada.post(CHAT, json=HELLO)).status_code == 400
+    other.turns = 0
+    assert (await ada.post(CHAT, json=HELLO)).status_code == 200
 
 
 async def test_a_request_that_joins_its_turn_is_not_counted_twice(start_server: StartServer) -> None:
@@ -282,6 +346,30 @@ async def test_the_bodies_of_one_key_are_bounded_together(
     assert server.services.limits.bytes.held(_key_id(ada)) == 0
 
 
+@pytest.mark.parametrize("route", ["input_tokens", "compact"])
+async def test_a_stored_past_that_is_read_counts_and_is_read_outside_the_event_loop(
+    server: Running, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    ada = await server.client_of("ada")
+    large = "x" * limits.LARGE_BODY
+    said = (await ada.post("/v1/responses", json={"input": large})).json()
+    body = {"model": "m", "input": "and?", "previous_response_id": said["id"]}
+    path, held, sizes = f"/v1/responses/{route}", server.services.limits.bytes, list[int]()
+    work = bodies.BodyThreads.run
+
+    async def noted(threads: bodies.BodyThreads, key_id: str, size: int, what: Any) -> Any:
+        sizes.append(size)
+        return await work(threads, key_id, size, what)
+
+    monkeypatch.setattr(bodies.BodyThreads, "run", noted)
+    assert (await ada.post(path, json=body)).status_code == 200
+    assert len(sizes) == 1 and sizes[0] > limits.LARGE_BODY
+    other = held._most - limits.LARGE_BODY
+    held.take(_key_id(ada), other)
+    check_error(await ada.post(path, json=body), 429, "too_many_bytes")
+    held.give_back(_key_id(ada), other)
+
+
 async def test_forms_without_a_key_are_few_and_short(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +416,53 @@ async def test_a_request_of_too_many_messages_is_refused(start_server: StartServ
         many = {param: [{"role": "user", "content": parts * 101}]}
         error = check_error(await server.client.post(path, json=many), 400)
         assert "parts" in error["message"]
+
+
+async def test_a_queued_turn_is_edited_within_the_limits_of_a_request(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"messages_per_request": 10})
+    key = {"x-holdfast-session-key": "k", "x-holdfast-when-busy": "queue"}
+    running = asyncio.create_task(server.client.post(CHAT, json=HELLO, headers=key))
+    await until(lambda: server.model.calls == 1, "a turn runs")
+    later = await server.client.post(CHAT, json={"messages": [user("later")]}, headers=key)
+    path = f"/api/turns/{later.json()['id']}"
+    for body, param in (
+        ({"messages": [user("x")] * 11}, "messages"),
+        ({"content": [{"type": "text", "text": "x"}] * 101}, "content"),
+    ):
+        error = check_error(await server.client.patch(path, json=body), 400)
+        assert error["param"] == param and "messages_per_request" in error["message"]
+    works: list[int] = []
+    work = bodies.BodyThreads.run
+
+    async def noted(threads: bodies.BodyThreads, key_id: str, size: int, what: Any) -> Any:
+        works.append(size)
+        return await work(threads, key_id, size, what)
+
+    monkeypatch.setattr(bodies.BodyThreads, "run", noted)
+    edited = await server.client.patch(path, json={"messages": [user("x" * limits.LARGE_BODY)] * 10})
+    assert edited.status_code == 200 and len(edited.json()["messages"]) == 10
+    assert len(works) == 1, "a large body is read in a thread"
+    slow.go.set()
+    assert (await running).status_code == 200
+
+
+async def test_each_result_of_a_message_in_anthropics_api_is_a_message(start_server: StartServer) -> None:
+    server = await start_server(limits={"messages_per_request": 10})
+    uses = [{"type": "tool_use", "id": f"toolu_{at}", "name": "f", "input": {}} for at in range(9)]
+    results = [{"type": "tool_result", "tool_use_id": each["id"], "content": "x"} for each in uses]
+    body: dict[str, Any] = {"model": "m", "max_tokens": 9}
+    for count, status in ((8, 200), (9, 400)):
+        body["messages"] = [
+            user("x"),
+            {"role": "assistant", "content": uses[:count]},
+            {"role": "user", "content": results[:count]},
+        ]
+        answer = await server.client.post("/v1/messages", json=body)
+        assert answer.status_code == status, answer.text
+    assert "messages_per_request" in answer.json()["error"]["message"]
 
 
 def test_json_values_are_counted_before_they_are_made() -> None:

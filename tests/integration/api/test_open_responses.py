@@ -330,6 +330,16 @@ async def test_a_compaction_item_is_bound_to_its_owner_and_cannot_be_changed(
     assert (await ada.post("/v1/responses", json={"input": [item, said("user", "hi")]})).status_code == 200
 
 
+async def test_the_summaries_of_one_request_have_the_limit_of_a_body(start_server: StartServer) -> None:
+    server = await start_server(summaries("long " * 800), server={"max_body_mb": 0.01})
+    (item,) = (await compacted(server, input=LAUNCH))["output"]
+    assert len(item["encrypted_content"]) < 200, "they are compressed"
+    answer = await server.client.post("/v1/responses", json={"input": [item] * 3})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == "input[2].encrypted_content"
+    await responded(server, input=[item, item, said("user", "hi")])
+
+
 async def test_a_compaction_item_outlives_its_conversation(start_server: StartServer) -> None:
     server = await start_server(summaries())
     first = await responded(server, input="one")

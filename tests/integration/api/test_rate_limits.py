@@ -3,6 +3,7 @@ of a minute."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +13,9 @@ import openai
 import pytest
 
 from holdfast.domain.api_keys import RateLimits, Scope, new_key
+from holdfast.models.scripted import ScriptedModel
 from tests.integration.api import anthropic_chat
-from tests.integration.api.chatting import PATH, sdk, user
+from tests.integration.api.chatting import PATH, Words, sdk, until, user
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.test_doors import check_error
 
@@ -27,6 +29,7 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/v1/responses", {"input": "hello", "store": False}),
     ("/v1/responses", {"input": "hello", "store": False, "stream": True}),
     ("/v1/messages", {**HELLO, "model": "m", "max_tokens": 10}),
+    ("/v1/responses/compact", {"model": "m", "input": "hello"}),
 ]
 
 
@@ -70,6 +73,55 @@ async def test_tokens_are_counted_before_an_answer_has_ended(
     refused = await client.post(path, json=body)
     assert refused.status_code == 429
     assert "1 tokens per day" in refused.json()["error"]["message"]
+
+
+SHORTENED: dict[str, Any] = {
+    "input": [user("hello " * 50), {"role": "assistant", "content": "hi"}, user("and now?")],
+    "store": False,
+    "context_management": [{"type": "compaction", "compact_threshold": 1}],
+}
+
+
+async def test_a_summary_before_an_answer_is_part_of_one_request(server: Running) -> None:
+    key_id, token = await limited(server, requests_per_day=2)
+    client = await server.with_token(token)
+    for _ in range(2):
+        assert (await client.post("/v1/responses", json=SHORTENED)).status_code == 200
+    assert server.model.calls == 4
+    assert (await client.post("/v1/responses", json=SHORTENED)).status_code == 429
+    assert server.model.calls == 4, "no summary is made for a request that is refused"
+    assert server.services.limits.turns.running(key_id) == 0
+
+
+async def test_compacting_a_conversation_by_hand_is_a_request(server: Running) -> None:
+    _, token = await limited(server, requests_per_day=2)
+    client = await server.with_token(token)
+    said = await client.post(PATH, json=HELLO, headers={"x-holdfast-session-key": "k"})
+    assert said.status_code == 200
+    statuses = [(await client.post("/api/sessions/k/compact")).status_code for _ in range(2)]
+    assert (statuses[0] != 429, statuses[1]) == (True, 429)
+
+
+async def test_tokens_of_queued_turns_are_counted(start_server: StartServer) -> None:
+    words = Words()
+    server = await start_server(ScriptedModel([words, "two " * 40, "three"]))
+    _, token = await limited(server, tokens_per_day=30)
+    client = await server.with_token(
+        token, **{"x-holdfast-session-key": "k", "x-holdfast-when-busy": "queue"}
+    )
+    first = asyncio.create_task(client.post(PATH, json=HELLO))
+    await words.asked.wait()
+    queued = await client.post(PATH, json={"messages": [user("and then?")]})
+    assert queued.status_code == 202, queued.text
+    words.finish("one")
+    assert (await first).status_code == 200
+
+    async def is_answered() -> bool:
+        turn = (await client.get(f"/api/turns/{queued.json()['id']}")).json()
+        return bool(turn["status"] == "completed" and turn["usage"]["output_tokens"] >= 40)
+
+    await until(is_answered, "the queued turn is answered")
+    assert (await client.post(PATH, json=HELLO)).status_code == 429
 
 
 async def test_the_limit_is_one_for_all_servers_of_a_store(start_server: StartServer) -> None:

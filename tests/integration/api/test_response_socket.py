@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from holdfast.errors import ModelError
+from holdfast.models.base import Chunk, ModelRequest
+from holdfast.models.chunks import chunk_of
 from holdfast.models.scripted import ScriptedModel, echo
 from holdfast.server.openai import response_socket
 from tests.integration.api import open_responses
@@ -394,6 +396,50 @@ async def test_a_refused_or_malformed_socket_is_no_error_of_the_server(
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
 
 
+class Odd(ScriptedModel):
+    """A model whose answers are output that no client could send as input."""
+
+    message: dict[str, Any]
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        head = {"id": "x", "object": "chat.completion.chunk", "model": "m"}
+        yield chunk_of({**head, "choices": [{"index": 0, "delta": self.message, "finish_reason": None}]})
+        yield chunk_of({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+
+
+@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:x"}}]},
+        {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "", "arguments": "{}"}}]},
+    ],
+    ids=["an image", "a call without a name"],
+)
+async def test_an_answer_that_cannot_be_input_reaches_its_end(
+    start_server: StartServer, message: dict[str, Any], store: bool
+) -> None:
+    model = Odd()
+    model.message = {"role": "assistant", **message}
+    server = await start_server(model)
+    async with socket(server) as opened:
+        create = {"type": "response.create", "model": "m", "store": store}
+        await opened.send(json.dumps({**create, "input": "x"}))
+        event: dict[str, Any] = {"type": ""}
+        while event["type"] not in open_responses.FINAL:
+            event = json.loads(await asyncio.wait_for(opened.recv(), 60))
+        response = event["response"]
+        assert response["status"] == "completed"
+        model.message = {"role": "assistant", "content": "more"}
+        then = {**create, "input": "go on", "previous_response_id": response["id"]}
+        await opened.send(json.dumps(then))
+        events = await heard(opened)
+        if store:  # it is continued from the store
+            assert ended(events)["conversation"] == response["conversation"]
+        else:
+            assert code_of(events) == "previous_response_not_found"
+
+
 async def test_too_many_messages_at_once_close_the_socket(start_server: StartServer) -> None:
     never = asyncio.Event()
 
@@ -412,6 +458,24 @@ async def test_too_many_messages_at_once_close_the_socket(start_server: StartSer
                 await opened.recv()
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
     never.set()
+
+
+async def test_a_message_that_its_key_has_no_room_for_closes_an_idle_socket(server: Running) -> None:
+    """Nothing reads from it any more: it must not stay open, and count as a stream, for an hour."""
+    key = await server.key("ada")
+    (found,) = await server.store.keys("ada")
+    held = server.services.limits.bytes
+    async with socket(server, key) as opened:
+        ended(await ask(opened, input="one"))
+        held.take(found.id, held._most)  # other requests of this key
+        refused = await ask(opened, input="two")
+        assert (refused[0]["status"], code_of(refused)) == (429, "too_many_bytes")
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(opened.recv(), 60)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+    held.give_back(found.id, held._most)
+    await until(lambda: not server.services.limits.streams.held(found.id), "its stream is given back")
+    assert not held.held(found.id)
 
 
 async def test_messages_are_answered_in_their_order(server: Running) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.turns import TurnStatus
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, StoreUnreachable
 from holdfast.models.scripted import ScriptedModel
 from holdfast.store.values import Retention
 from tests.integration.api.chatting import Words, calls, said, sdk, turns, until
@@ -321,6 +321,20 @@ async def test_a_response_that_was_cut_short_ends_truthfully_for_whoever_comes_l
         assert rest[-1]["type"] == name
         assert rest[-1]["sequence_number"] > after
     same_response(await get(server, response_id), later[-1]["response"])
+
+
+async def test_a_stored_stream_that_cannot_be_read_ends_with_an_error(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = await respond(server)
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnreachable("no connection to 10.0.0.7")
+
+    monkeypatch.setattr(server.store, "drafts", away)
+    told = await server.client.get(f"/v1/responses/{response['id']}?stream=true")
+    assert (told.status_code, "event: error" in told.text) == (200, True)
+    assert '"code":"store_unavailable"' in told.text and "10.0.0.7" not in told.text
 
 
 async def test_a_response_that_is_deleted_while_it_is_followed_ends_its_stream(

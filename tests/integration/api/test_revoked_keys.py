@@ -125,7 +125,8 @@ async def test_an_answer_is_not_given_to_a_revoked_key(
     assert "secret" not in answer.text
 
 
-async def test_an_act_that_waited_is_not_done(start_server: StartServer) -> None:
+@pytest.mark.parametrize("what", ["end", "items"])
+async def test_an_act_that_waited_is_not_done(start_server: StartServer, what: str) -> None:
     gate = Gate("first")
     server = await start_server(ScriptedModel(gate), server={"busy_wait_seconds": 60})
     first, _ = await limited(server)
@@ -147,11 +148,17 @@ async def test_an_act_that_waited_is_not_done(start_server: StartServer) -> None
         return await when_free(attempt, wait_seconds)
 
     leases.when_free = seen  # type: ignore[method-assign]
-    ending = asyncio.create_task(other.post(f"/api/sessions/{session['id']}/end", json={}))
+    path: str = f"/api/sessions/{session['id']}/end"
+    body: dict[str, Any] = {}
+    if what == "items":
+        path = f"/v1/conversations/{session['conversation_id']}/items"
+        body = {"items": [user("do evil")]}
+    acting = asyncio.create_task(other.post(path, json=body))
     await waited.wait()
     await revoke(server, other, key_id)
     gate.open.set()
     assert (await holding).status_code == 200
-    assert (await ending).status_code == 401
+    assert (await acting).status_code == 401
     (after,) = (await server.client.get("/api/sessions?owner=ada")).json()["data"]
     assert after["ended_at"] is None
+    assert "do evil" not in await texts(server)

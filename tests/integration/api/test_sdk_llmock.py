@@ -29,8 +29,13 @@ MODEL = "gpt-4o-mini"
 
 
 @pytest.fixture
-async def server(start_server: StartServer, llmock: LLMock) -> AsyncIterator[Running]:
-    model = Upstream(llmock.base_url("openai"), "sk-for-llmock", MODEL, timeout_seconds=1, backoff=(0, 0))
+async def server(
+    request: pytest.FixtureRequest, start_server: StartServer, llmock: LLMock
+) -> AsyncIterator[Running]:
+    """Its parameter: the seconds until a silent model is given up."""
+    patience = getattr(request, "param", 60)
+    url = llmock.base_url("openai")
+    model = Upstream(url, "sk-for-llmock", MODEL, timeout_seconds=patience, backoff=(0, 0))
     yield await start_server(model)
     await model.close()
 
@@ -112,20 +117,23 @@ async def test_an_outage_that_ends_is_one_turn_to_the_sdk(server: Running, llmoc
     assert (turn.status, turn.attempt) == (TurnStatus.COMPLETED, 3)
 
 
+@pytest.mark.parametrize(
+    ("server", "breaks"),
+    [(60, "disconnect"), (60, "truncate"), (60, "corrupt"), (3, "stall")],
+    indirect=["server"],
+)
 async def test_a_stream_it_breaks_in_any_way_is_never_passed_off_as_whole(
-    server: Running, llmock: LLMock
+    server: Running, llmock: LLMock, breaks: str
 ) -> None:
-    client = sdk(server)
-    for breaks in (llmock.disconnect, llmock.truncate, llmock.corrupt, llmock.stall):
-        llmock.reply("one two three four five six seven eight nine ten")
-        breaks(after_chunks=3)
-        with pytest.raises(openai.APIError):
-            stream = await client.chat.completions.create(model=MODEL, messages=[user("count")], stream=True)
-            [chunk async for chunk in stream]
-        conversation = stream.response.headers["x-holdfast-conversation-id"]
-        (turn,) = await turns(server, conversation)
-        assert turn.status is TurnStatus.FAILED
-        kept = await said(server, conversation)
-        assert kept[0] == "user: count"
-        assert kept[1].startswith("assistant: one")
-        assert kept[1].endswith("…")
+    llmock.reply("one two three four five six seven eight nine ten")
+    getattr(llmock, breaks)(after_chunks=3)
+    with pytest.raises(openai.APIError):
+        stream = await sdk(server).chat.completions.create(model=MODEL, messages=[user("count")], stream=True)
+        [chunk async for chunk in stream]
+    conversation = stream.response.headers["x-holdfast-conversation-id"]
+    (turn,) = await turns(server, conversation)
+    assert turn.status is TurnStatus.FAILED
+    kept = await said(server, conversation)
+    assert kept[0] == "user: count"
+    assert kept[1].startswith("assistant: one")
+    assert kept[1].endswith("…")

@@ -346,6 +346,32 @@ async def test_the_same_words_after_an_answer_that_was_received_are_a_new_reques
     assert [each.text for each in heard] == ["one", "two", "three"]
 
 
+async def test_an_answer_that_only_an_admin_of_another_owner_has_seen_was_not_received(
+    start_server: StartServer,
+) -> None:
+    words = Words()
+    server = await start_server(ScriptedModel([words, "another answer"]))
+    ada = await server.client_of("ada", **{"x-holdfast-session-key": "cli:ada"})
+    body = {"model": "m", "input": "how are you?", "stream": True}
+    async with ada.stream("POST", "/v1/responses", json=body) as cut:
+        words.say("fi")
+        lines = cut.aiter_lines()
+        while '"delta":"fi"' not in await anext(lines):
+            pass
+    await unheard(server)
+    (running,) = server.services.runner.running.values()
+    path = f"/v1/responses/{running.turn.response_id}?stream=true&owner=ada"
+    watching = asyncio.create_task(server.client.get(path))
+    (admin,) = await server.store.keys("default")
+    await until(lambda: server.services.limits.streams.held(admin.id), "an admin watches")
+    assert not running.has_listener
+    words.finish("ne")
+    assert "response.completed" in (await watching).text
+    again = await ada.post("/v1/responses", json=body)
+    assert again.headers["x-holdfast-turn-id"] == running.turn.id
+    assert "another answer" not in again.text
+
+
 @every_sender
 async def test_that_an_answer_was_received_is_known_after_a_restart(
     server_home: Path, sender: Sender, how: str

@@ -276,6 +276,17 @@ async def test_a_response_calls_no_more_server_tools_than_it_may(start: Any, tmp
     assert [request.options.get("tool_choice") for request in server.model.requests] == [None, None, "none"]
 
 
+async def test_a_batch_of_calls_is_run_as_far_as_the_response_may(start: Any, tmp_path: Path) -> None:
+    batch = runs(f"echo ran >> {tmp_path}/runs")
+    (call,) = batch["tool_calls"]
+    batch["tool_calls"] = [{**call, "id": f"c{number}"} for number in range(5)]
+    server = await start(batch, "Done.")
+    server.client = await allowed(server)
+    made = await responding.respond(server, "go", max_tool_calls=2)
+    assert (made["status"], responding.spoken(made)) == ("completed", "Done.")
+    assert (tmp_path / "runs").read_text() == "ran\n" * 2
+
+
 async def test_a_model_that_calls_a_tool_all_the_same_ends_its_turn(start: Any, tmp_path: Path) -> None:
     command = f"echo ran >> {tmp_path}/runs"
     server = await start(*[runs(command, call_id=f"c{n}") for n in range(5)])

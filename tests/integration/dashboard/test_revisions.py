@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.dashboard import revisions
+from holdfast.domain.api_keys import RateLimits, Scope
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api.conftest import Running, StartServer, server_home, start_server
@@ -148,6 +149,25 @@ async def test_a_message_is_edited_and_what_followed_leaves_the_context(
     first = answer.headers["location"].partition("#")[0] + "/messages/1/edit"
     assert (await post(server, client, first, text="uno")).status_code == 303
     assert model.given == ["uno"]
+
+
+async def test_an_edit_that_is_refused_leaves_the_conversation_as_it_was(
+    server: Running, model: Counting
+) -> None:
+    _, token = await server.services.holdfast.create_key(
+        "ada", Scope.CHAT, (), limits=RateLimits(requests_per_day=3)
+    )
+    asking = {"authorization": f"Bearer {token}", "x-holdfast-session-key": KEY}
+    for text in ("one", "two", "three"):
+        body = {"messages": [{"role": "user", "content": text}]}
+        said = (await server.client.post(CHAT, json=body, headers=asking)).json()["holdfast"]
+    client = await logged_in(server, str(token))
+    edit = f"/sessions/{said['session_id']}/messages/3/edit"
+    refused_edit = await post(server, client, edit, text="zwei")
+    assert refused_edit.status_code == 429, "the key has used up its requests"
+    shown = await server.services.holdfast.visible("ada", said["conversation_id"])
+    assert [each.seq for each in shown] == [1, 2, 3, 4, 5, 6]
+    assert (await client.get(edit)).status_code == 200, "it can be edited later"
 
 
 @pytest.mark.parametrize("seq", ["2", "99", "0", "x", "9" * 40])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from holdfast.errors import BadInput
+from holdfast.server.anthropic import request as anthropic_request
 from holdfast.server.bodies import parsed
+from holdfast.server.openai import responses_request
 
 HALF = "is half of a surrogate pair; send both halves, or the character itself in UTF-8"
 
@@ -47,3 +51,36 @@ def test_the_place_is_found_in_time_that_grows_with_the_body(piece: bytes) -> No
     with pytest.raises(BadInput, match=r"\\ud800 at byte"):
         parsed(b'{"a": "' + piece * (4_000_000 // len(piece)) + rb'\ud800"}')
     assert time.process_time() - before < 3
+
+
+def _calls(count: int) -> list[dict[str, Any]]:
+    return [
+        {"type": "function_call", "call_id": f"c{at}", "name": "f", "arguments": "{}"} for at in range(count)
+    ]
+
+
+def _thoughts(count: int) -> list[dict[str, Any]]:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "z" * 4_000}]}
+    return [item for call in _calls(count) for item in (thought, call)]
+
+
+def _results(count: int) -> list[dict[str, Any]]:
+    blocks = [{"type": "tool_result", "tool_use_id": f"toolu_{at}"} for at in range(count)]
+    return [{"role": "user", "content": blocks}]
+
+
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [
+        (responses_request.parse, {"input": _calls(20_000)}),
+        (responses_request.parse, {"input": _thoughts(5_000)}),
+        (anthropic_request.parse, {"model": "m", "max_tokens": 1, "messages": _results(30_000)}),
+    ],
+    ids=["calls of one reply", "reasoning of one reply", "results of one message"],
+)
+def test_a_large_request_is_parsed_in_time_that_grows_with_it(
+    parse: Callable[[dict[str, Any]], Any], body: dict[str, Any]
+) -> None:
+    before = time.process_time()
+    parse(body)
+    assert time.process_time() - before < 5

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.server.gate import Gate
 from holdfast.server.http_errors import HttpError
 from holdfast.server.limits import KeyLimits
-from holdfast.server.workers import board
+from holdfast.server.workers import board, worker
 from holdfast.server.workers.board import Board, KeyColumn, RowColumn
 from holdfast.server.workers.supervisor import LONGEST_PAUSE_SECONDS, restart_pause
-from holdfast.server.workers.worker import READY, Worker, WorkerReport, doing_elsewhere
+from holdfast.server.workers.worker import READY, FairAcceptor, Worker, WorkerReport, doing_elsewhere
 from holdfast.settings import LimitSettings, ServerSettings
 
 
@@ -146,3 +148,40 @@ def test_a_worker_serves_though_its_socket_cannot_be_made(tmp_path: Path) -> Non
         os.close(ready)
 
     asyncio.run(start())
+
+
+class Failing(socket.socket):
+    """A listening socket whose accept fails once, with an error of the new connection's network."""
+
+    fails = True
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.fails:
+            self.fails = False
+            raise OSError(errno.EPROTO, "Protocol error")
+        return super().accept()
+
+
+@pytest.mark.parametrize("busier", [False, True], ids=["takes at once", "yields to others"])
+async def test_a_worker_accepts_again_after_any_error(busier: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FULL_SECONDS", 0.01)
+    shared = Board(2)
+    shared.row(1).set(RowColumn.ACCEPTING, 1)
+    connected = asyncio.Event()
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            connected.set()
+            transport.close()
+
+    with Failing() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        one = Worker(shared.row(0), listening, -1, -1, Path(), False)
+        acceptor = FairAcceptor(one, Accepted, lambda: int(busier))
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        async with asyncio.timeout(60):
+            await connected.wait()
+        writer.close()
+        acceptor.close()

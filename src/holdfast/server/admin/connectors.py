@@ -16,6 +16,7 @@ from ...domain.connectors import PairingState
 from .. import objects
 from ..http import RequestContext
 from ..http_errors import RETRY, HttpError
+from ..limits import FORM_SECONDS, LONGEST_PUSH
 from ..openai.parameters import BadParameter, RequestBody, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..response_writer import JsonResponse
@@ -52,7 +53,9 @@ async def telegram(call: RequestContext) -> JsonResponse:
 
 
 async def _pushed(call: RequestContext, kind: str) -> JsonResponse:
-    body = await call.body()
+    call.hf.connectors.require(kind, call.path("name"))  # before its body: who sends it is not known yet
+    with call.services.gate.push():
+        body = await call.body(FORM_SECONDS, LONGEST_PUSH)
     headers = {name: call.headers.get(name) for name in PUSHED_HEADERS}
     try:
         stored = await call.hf.connectors.pushed(kind, call.path("name"), headers, body)

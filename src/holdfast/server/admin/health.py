@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from ...domain.api_keys import check_admin
-from ...errors import HoldfastError, StoreError
+from ...errors import HoldfastError
 from .. import objects
 from ..http import RequestContext, Services
 from ..http_errors import HttpError
@@ -48,13 +48,14 @@ async def _waiting(call: RequestContext) -> int | None:
 
 async def connector_health(call: RequestContext) -> dict[str, str] | UnsetType:
     """The state of each connector of the settings, on whichever node it runs; UNSET: there are none, or
-    the store does not answer."""
+    the store does not answer at once."""
     names = call.hf.connectors.workers
     if not names:
         return UNSET
     try:
-        states = {each.name: each.health.value for each in await call.hf.connector_states()}
-    except StoreError:
+        async with asyncio.timeout(WAITING_SECONDS):
+            states = {each.name: each.health.value for each in await call.hf.connector_states()}
+    except (TimeoutError, HoldfastError):
         return UNSET
     return {name: states.get(name, "stopped") for name in names}
 

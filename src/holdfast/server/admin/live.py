@@ -10,6 +10,7 @@ ends.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,6 +32,8 @@ from ..sse import HEADERS, LOOK_SECONDS, Listener
 from .events import first_of
 
 PAGE = 200
+MOST_BYTES = 1 << 20
+"""Messages, and their bytes, that are read at once: a viewer that does not read holds no more in memory."""
 PAUSE_SECONDS = 0.1
 """The least time between two looks: faster than people read."""
 
@@ -69,43 +72,53 @@ class LiveStream:
     async def send(self, call: RequestContext) -> None:
         call.leave_slot()
         async with Listener(call) as listener:
+
+            def over() -> bool:
+                return listener.gone or call.services.draining.is_set()
+
             await call.start(200, HEADERS)
             await listener.say(b": holdfast live\n\n")
-            while not (listener.gone or call.services.draining.is_set()):
+            while not over():
                 version = call.hf.version()
                 if listener.is_due and not await listener.still_there():
                     break
                 try:
-                    for event in await self._news(call):
+                    async for event in self._news(call):
                         await listener.say(event)
+                        if over():
+                            break
                 except NotFound:
                     break  # deleted
                 await self._next(call, version)
             await call.send({"type": "http.response.body", "body": b""})
 
-    async def _news(self, call: RequestContext) -> list[bytes]:
-        """What is new since the last call. The end of a turn comes after its messages."""
+    async def _news(self, call: RequestContext) -> AsyncIterator[bytes]:
+        """What is new since the last call, read as the client reads it. The end of a turn comes after its
+        messages."""
         hf = call.hf
         tip = (await hf.resolve(self.owner, Address(id=self.conversation_id, create=False))).tip
-        events = []
-        while True:
+        has_more = True
+        while has_more:
             page = await hf.messages(
-                self.owner, self.conversation_id, first=self.cursor + 1, limit=PAGE, excluded=False
+                self.owner,
+                self.conversation_id,
+                first=self.cursor + 1,
+                limit=PAGE,
+                excluded=False,
+                most_bytes=MOST_BYTES,
             )
+            has_more = page.has_more
             for message in page.items:
                 self.cursor = message.seq
-                events.append(_framed({"type": "message", "message": objects.message(message)}, message.seq))
-            if not page.has_more:
-                break
+                yield _framed({"type": "message", "message": objects.message(message)}, message.seq)
         if self.turn_id is not None and self.turn_id != tip.running_turn:
-            events.append(await self._turn(call, self.turn_id, None))
-            self.turn_id, self.shown = None, None
+            ended, self.turn_id, self.shown = self.turn_id, None, None
+            yield await self._turn(call, ended, None)
         if tip.running_turn is not None:
             text = await self._text(call, tip.running_turn)
             if self.turn_id is None or text != self.shown:
                 self.turn_id, self.shown = tip.running_turn, text
-                events.append(await self._turn(call, tip.running_turn, text))
-        return events
+                yield await self._turn(call, tip.running_turn, text)
 
     async def _turn(self, call: RequestContext, turn_id: str, text: str | None) -> bytes:
         turn: Turn = await call.hf.turn(self.owner, turn_id)

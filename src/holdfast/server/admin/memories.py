@@ -10,6 +10,7 @@ from typing import Annotated
 
 from ...domain.flushes import LONGEST_MEMORY, FlushState
 from .. import objects
+from ..conversation_ref import check_stores
 from ..http import RequestContext
 from ..openai.parameters import A_TIME, BadParameter, RequestBody, a_time, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
@@ -52,6 +53,7 @@ async def memories(call: RequestContext) -> JsonResponse:
 
 
 async def add(call: RequestContext) -> JsonResponse:
+    check_stores(call, "adding a memory")
     owner = owner_of(call)
     asked = await call.decoded(NewMemoryBody)
     if (asked.session_id is None) == (asked.key is None):
@@ -61,6 +63,7 @@ async def add(call: RequestContext) -> JsonResponse:
 
 
 async def edit(call: RequestContext) -> JsonResponse:
+    check_stores(call, "editing a memory")
     owner = owner_of(call)
     asked = await call.decoded(MemoryBody)
     memory = await call.hf.edit_memory(owner, call.path("id"), asked.text)

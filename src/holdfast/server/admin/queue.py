@@ -8,8 +8,10 @@ from ...domain.messages import NewMessage
 from ...domain.new_messages import new_messages
 from ...errors import BadMessage, Conflict
 from .. import objects
+from ..bodies import check_counts
+from ..conversation_ref import check_stores
 from ..http import RequestContext
-from ..openai.parameters import BadParameter, RequestBody, must_be
+from ..openai.parameters import BadParameter, RequestBody, body_from, must_be
 from ..owners import OWNER, note_reading, owner_of
 from ..response_writer import JsonResponse
 from ..routes import Route
@@ -34,8 +36,12 @@ async def queue(call: RequestContext) -> JsonResponse:
 
 
 async def edit(call: RequestContext) -> JsonResponse:
-    owner = owner_of(call)
-    messages = _messages(await call.decoded(EditBody))
+    check_stores(call, "editing a queued turn")
+    owner, body = owner_of(call), await call.body()
+    most = call.services.settings.limits.messages_per_request
+    messages = await call.work(
+        len(body), lambda: _messages(body_from(call.parsed(body, optional=True), EditBody), most)
+    )
     edited = await call.hf.edit_queued(owner, call.path("id"), messages)
     return JsonResponse(objects.queued_turn(edited))
 
@@ -52,13 +58,14 @@ async def withdraw(call: RequestContext) -> JsonResponse:
     return JsonResponse(objects.turn(turn))
 
 
-def _messages(asked: EditBody) -> tuple[NewMessage, ...]:
+def _messages(asked: EditBody, most: int) -> tuple[NewMessage, ...]:
     if (asked.content is None) == (asked.messages is None):
         raise BadParameter("content", "or messages must be given, and not both")
     param = "content" if asked.messages is None else "messages"
     given: Any = asked.messages
     if asked.content is not None:
         given = [{"role": "user", "content": asked.content}]
+    check_counts(given, param, most)
     try:
         messages = new_messages(given)
     except BadMessage as error:

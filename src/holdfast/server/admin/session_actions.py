@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 
 from ...domain.sessions import EndReason
 from .. import objects
+from ..conversation_ref import check_stores
 from ..http import RequestContext
+from ..limits import count_request
 from ..openai.parameters import RequestBody, must_be
 from ..owners import OWNER, owner_of
 from ..response_writer import JsonResponse
@@ -86,10 +88,13 @@ async def fork(call: RequestContext) -> JsonResponse:
 async def compact(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await call.decoded(RequestBody)
+    call.hold_turn()
+    await count_request(call)
     return await shown(call, await call.hf.compact(owner, call.path("id")))
 
 
 async def title(call: RequestContext) -> JsonResponse:
+    check_stores(call, "setting a title")
     owner = owner_of(call)
     asked = await call.decoded(TitleBody)
     session = await call.hf.session_named(owner, call.path("id"))

@@ -59,10 +59,12 @@ def _read(call: RequestContext, body: bytes) -> tuple[MessagesRequest, History, 
 
 
 def _parsed(call: RequestContext, body: bytes, *, counts: bool = False) -> MessagesRequest:
-    fields = call.parsed(body)
-    check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
+    fields, most = call.parsed(body), call.services.settings.limits.messages_per_request
+    check_counts(fields.get("messages"), "messages", most)
     headers = {name: value for name in NATIVE_HEADERS if (value := call.headers.get(name))}
-    return parse(fields, counts=counts, headers=headers)
+    asked = parse(fields, counts=counts, headers=headers)
+    check_counts(asked.messages, "messages", most)  # each tool_result block is a message of its own
+    return asked
 
 
 async def create(call: RequestContext) -> HttpResponse:

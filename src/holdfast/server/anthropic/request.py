@@ -235,17 +235,19 @@ def _messages(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[bytes
 def _check_pairs(open_calls: list[str] | None, answered: Sequence[str], param: str) -> None:
     """Raise unless the results answer exactly the calls before them. A request may begin with results of
     calls that only the store has."""
+    called, seen = frozenset(open_calls or ()), set[str]()
     for call_id in answered:
-        if answered.count(call_id) > 1:
+        if call_id in seen:
             raise BadParameter(
                 f"{param}.content", f"holds two tool_result blocks for {call_id!r:.80}; send one"
             )
-        if open_calls is not None and call_id not in open_calls:
+        seen.add(call_id)
+        if open_calls is not None and call_id not in called:
             raise BadParameter(
                 f"{param}.content",
                 f"holds a tool_result for {call_id!r:.80}, which is not a tool_use of the message before it",
             )
-    missing = [call_id for call_id in open_calls or () if call_id not in answered]
+    missing = [call_id for call_id in open_calls or () if call_id not in seen]
     if missing:
         _refuse_unanswered(missing, param)
 

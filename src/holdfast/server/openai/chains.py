@@ -71,13 +71,19 @@ class Chain:
         self._coming = tuple(messages)
 
     def end(self, response: Mapping[str, Any]) -> bool:
-        """Keep the response with its history, unless it failed. False: it failed."""
+        """Keep the response with its history, unless it failed. False: it failed. One whose output cannot be
+        input, such as an image or a call without a name, is forgotten."""
         if response["status"] == "failed":
             return False
+        output = [item for item in response["output"] if item["type"] != "compaction"]  # noted by `note`
+        try:
+            said = messages_from_input(output)
+        except BadParameter:
+            self.forget()
+            return True
         self.id = response["id"]
         self.stored = response.get("conversation") is not None
-        output = [item for item in response["output"] if item["type"] != "compaction"]  # noted by `note`
-        self._messages = (*self._coming, *messages_from_input(output))
+        self._messages = (*self._coming, *said)
         self._tools = self._coming_tools
         return True
 

@@ -163,9 +163,6 @@ def _stateless(
     return StatelessCompletion(chunks, asked.stream, ChatFormat(asked.wants_usage), accepted)
 
 
-# --- retries ---------------------------------------------------------------------------------------------
-
-
 ROUTES = (
     Route(
         "POST",

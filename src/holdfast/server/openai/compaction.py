@@ -22,6 +22,7 @@ from ...domain.messages import instruction
 from ...errors import BadInput
 from ..bodies import check_counts
 from ..http import RequestContext
+from ..limits import count_request, spend
 from ..response_writer import HttpResponse, JsonResponse
 from ..routes import Route
 from .compaction_items import compaction_item, summary_message, summary_opener
@@ -34,6 +35,7 @@ from .responses_request import ResponsesRequest, parse
 from .schemas import CompactBody, CompactedResponseObject, InputTokensBody, InputTokensObject
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -44,7 +46,7 @@ async def compact(call: RequestContext) -> HttpResponse:
     model = given_model(given_name(fields.get("model"), "model"))
     previous, instructions = text(fields, "previous_response_id"), text(fields, "instructions")
     text(fields, "prompt_cache_key")
-    resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
+    resolve = await resolver(call, fields.get("input"), "input")
     opener = await summary_opener(call, fields.get("input"))
     left_out: dict[str, None] | None = {}  # items of hosted tools, as in a request for a response
     if call.services.settings.clients.hosted_tools == "refuse":
@@ -56,15 +58,19 @@ async def compact(call: RequestContext) -> HttpResponse:
         ),
     )
     leading = next((at for at, each in enumerate(given) if each["role"] not in INSTRUCTING), len(given))
-    messages = [*(await past_messages(call, previous, None)), *given[leading:]]
+    past = await past_bodies(call, previous, None)
+    stored = await call.work(sum(map(len, past)), lambda: _decode(b"[%b]" % b",".join(past)))
+    messages = [*stored, *given[leading:]]
     if not messages:
         raise BadParameter("input", "must not be empty, unless a previous response is named")
     compactor = call.services.runner.compactor
     if compactor is None:
         raise BadInput("this server has no model to summarise with")
     call.hold_turn()
+    await count_request(call)
     kept_from = answered_part(messages)
     made = await compactor.summarise(messages[:kept_from], model, instructions or "")
+    await spend(call, made.usage)
     item = compaction_item(await call.hf.store_id(), call.owner, made.text)
     usage = response_usage(made.usage) or response_usage(_estimated(messages[:kept_from], made.text))
     place = new_id("conv")  # never looked up: item ids need one
@@ -94,7 +100,10 @@ async def shortened(
     compactor = call.services.runner.compactor
     if compactor is None or kept_from == len(messages) or _tokens(asked, ()) <= threshold:
         return asked, None
+    call.hold_turn()
+    await count_request(call)
     made = await compactor.summarise(messages[leading:kept_from], asked.model)
+    await spend(call, made.usage)
     summary = summary_message(made.text)
     return (
         replace(asked, messages=(*messages[:leading], summary, *messages[kept_from:])),
@@ -102,8 +111,8 @@ async def shortened(
     )
 
 
-def _tokens(asked: ResponsesRequest, past: Messages) -> int:
-    context = weight_of(_encode(message) for message in (*past, *asked.messages))
+def _tokens(asked: ResponsesRequest, past: Sequence[bytes]) -> int:
+    context = weight_of((*past, *(_encode(message) for message in asked.messages)))
     extra = extra_of((instruction(asked.instructions),) if asked.instructions else (), asked.options)
     return TokenEstimator().total(context, extra.bytes) + extra.parts
 
@@ -112,11 +121,12 @@ async def input_tokens(call: RequestContext) -> HttpResponse:
     """The tokens that a request would send to the model, by the estimate that compaction uses."""
     body = await call.body()
     fields = await call.work(len(body), lambda: _read(call, body))
-    resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
+    resolve = await resolver(call, fields.get("input"), "input")
     opener = await summary_opener(call, fields.get("input"))
     asked = await call.work(len(body), lambda: parse(fields, resolve=resolve, open_summary=opener))
-    past = await past_messages(call, asked.previous_response_id, asked.conversation_id)
-    return JsonResponse({"object": "response.input_tokens", "input_tokens": _tokens(asked, past)})
+    past = await past_bodies(call, asked.previous_response_id, asked.conversation_id)
+    tokens = await call.work(len(body) + sum(map(len, past)), lambda: _tokens(asked, past))
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 def _read(call: RequestContext, body: bytes) -> dict[str, Any]:
@@ -125,10 +135,13 @@ def _read(call: RequestContext, body: bytes) -> dict[str, Any]:
     return fields
 
 
-async def past_messages(call: RequestContext, previous: str | None, conversation: str | None) -> Messages:
-    """What the model would get of the stored past: up to this response, or of this conversation. Raises
-    NotFound."""
+async def past_bodies(
+    call: RequestContext, previous: str | None, conversation: str | None
+) -> Sequence[bytes]:
+    """What the model would get of the stored past, up to this response, or of this conversation: JSON
+    objects, some joined by commas. It counts for the memory of the API key's requests. Raises NotFound."""
     hf, owner = call.hf, call.owner
+    past: Sequence[bytes] | None = None
     if previous is not None:
         turn = (await hf.response(owner, previous)).turn
         (newest,) = await hf.turns(owner, turn.conversation_id, limit=1)
@@ -136,12 +149,15 @@ async def past_messages(call: RequestContext, previous: str | None, conversation
             said = await hf.turn_messages(turn.id)
             last = said[-1].seq if said else turn.first_seq - 1
             visible = await hf.visible(owner, turn.conversation_id)
-            return [message.content() for message in visible if message.seq <= last]
+            past = [message.body for message in visible if message.seq <= last]
         conversation = turn.conversation_id
-    if conversation is None:
-        return []
-    found = await hf.resolve(owner, Address(id=conversation, create=False))
-    return (await hf.context(owner, found.tip.id)).messages()
+    if past is None:
+        if conversation is None:
+            return ()
+        found = await hf.resolve(owner, Address(id=conversation, create=False))
+        past = [chunk for chunk in (await hf.context(owner, found.tip.id)).chunks if chunk]
+    call.hold_bytes(sum(map(len, past)))
+    return past
 
 
 def _items(messages: Messages, conversation_id: str, first: int) -> list[dict[str, Any]]:

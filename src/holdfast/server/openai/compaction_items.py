@@ -67,9 +67,17 @@ async def summary_opener(call: RequestContext, items: object) -> OpenSummary | N
     if not any(isinstance(item, Mapping) and item.get("type") == "compaction" for item in given):
         return None
     secret, owner = await call.hf.store_id(), call.owner
+    size, most = 0, int(call.services.settings.server.max_body_mb * 2**20)
 
     def opened(value: object, param: str) -> dict[str, Any]:
-        return summary_message(open_summary(secret, owner, value, param))
+        nonlocal size
+        summary = open_summary(secret, owner, value, param)
+        size += len(summary)
+        if size > most:  # they are compressed: a small body may hold any number of large ones
+            raise BadParameter(
+                param, f"and the summaries before it exceed {most / 2**20:g} MiB ([server] max_body_mb)"
+            )
+        return summary_message(summary)
 
     return opened
 

@@ -6,12 +6,14 @@ then one operation of `Holdfast` is called. `ROUTES` is at the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import UNSET, Meta
 
 from ...app import Holdfast
@@ -24,8 +26,9 @@ from ...domain.value import Value
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
 from ..bodies import check_counts
-from ..conversation_ref import DEFAULT_SOURCE, IDEMPOTENCY_KEY, SOURCE, idempotency_key
+from ..conversation_ref import DEFAULT_SOURCE, IDEMPOTENCY_KEY, SOURCE, check_stores, idempotency_key
 from ..http import RequestContext
+from ..http_errors import HttpError
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..response_writer import JsonResponse
 from ..routes import Parameter, Route
@@ -111,6 +114,8 @@ def deleted_conversation(conversation_id: str) -> DeletedConversationObject:
 
 MOST_REFERENCES = 1000
 
+_encode = msgspec.json.Encoder().encode
+
 
 def place_of_item(item_id: str, conversation_id: str) -> tuple[ItemName, int]:
     """The parsed item id and its message's sequence number; NotFound if not of this conversation."""
@@ -132,25 +137,37 @@ async def find_item(hf: Holdfast, owner: str, conversation_id: str, item_id: str
     raise NotFound("item", item_id)
 
 
-async def resolver(hf: Holdfast, owner: str, items: object, param: str = "items") -> Resolve:
-    """Fetches the items that a request refers to by id; returns their lookup function for the parser."""
+async def resolver(call: RequestContext, items: object, param: str = "items") -> Resolve:
+    """Fetches the items that a request refers to by id; returns their lookup function for the parser. A
+    reference counts as if the item had been sent: raises HttpError if all of them are larger than a body may
+    be, or exceed the memory of the API key's requests."""
     known: dict[str, Mapping[str, Any]] = {}
-    names: Sequence[str] = list(dict.fromkeys(referenced_ids(items)))
-    if len(names) > MOST_REFERENCES:
-        raise BadParameter(param, f"may refer to {MOST_REFERENCES} items at most; it refers to {len(names)}")
+    wanted = Counter(referenced_ids(items))
+    if len(wanted) > MOST_REFERENCES:
+        raise BadParameter(param, f"may refer to {MOST_REFERENCES} items at most; it refers to {len(wanted)}")
     places = {
         place
-        for name in map(parse_item_id, names)
+        for name in map(parse_item_id, wanted)
         if name is not None and (place := parse_message_id(name.message_id)) is not None
     }
-    wanted = frozenset(names)
+    size, most = 0, int(call.services.settings.server.max_body_mb * 2**20)
     for conversation_id, seq in places:  # each message once, however many of its items are referenced
         try:
-            page = await hf.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
+            page = await call.hf.messages(call.owner, conversation_id, first=seq, last=seq, excluded=False)
         except NotFound:
             continue  # the parser reports it, with its position in the request
-        for message in page.items:
-            known.update((item["id"], item) for item in items_of(message) if item["id"] in wanted)
+        for item in (item for message in page.items for item in items_of(message) if item["id"] in wanted):
+            known[item["id"]] = item
+            size += wanted[item["id"]] * len(_encode(item))
+        if size > most:
+            raise HttpError(
+                413,
+                f"the items that {param} refers to exceed {most / 2**20:g} MiB, each counted as often as "
+                "it is referred to ([server] max_body_mb)",
+                "request_too_large",
+                param=param,
+            )
+    call.hold_bytes(size)
     return known.get
 
 
@@ -160,9 +177,10 @@ MOST_TRIES = 100
 
 
 async def create(call: RequestContext) -> JsonResponse:
+    check_stores(call, "creating a conversation")
     sent, body = await _read(call, optional=True)
     key = call.header(IDEMPOTENCY_KEY)
-    resolve = await resolver(call.hf, call.owner, body.get("items"))
+    resolve = await resolver(call, body.get("items"))
 
     def read() -> tuple[ConversationRequest, list[NewMessage]]:
         asked = parse_conversation(body, resolve=resolve)
@@ -196,6 +214,7 @@ async def retrieve(call: RequestContext) -> JsonResponse:
 
 
 async def update(call: RequestContext) -> JsonResponse:
+    check_stores(call, "setting metadata")
     metadata = parse_metadata(await call.json())
     found = await _found(call, call.owner)
     await call.hf.set_metadata(call.owner, found.id, metadata)
@@ -209,9 +228,10 @@ async def delete(call: RequestContext) -> JsonResponse:
 
 
 async def add_items(call: RequestContext) -> JsonResponse:
+    check_stores(call, "adding items")
     sent, body = await _read(call)
     found = await _found(call, call.owner)
-    resolve = await resolver(call.hf, call.owner, body.get("items"))
+    resolve = await resolver(call, body.get("items"))
 
     def read() -> tuple[tuple[dict[str, Any], ...], list[NewMessage]]:
         said = parse_items(body, resolve=resolve)
@@ -219,7 +239,7 @@ async def add_items(call: RequestContext) -> JsonResponse:
 
     said, messages = await call.work(len(sent), read)
     wait_seconds = call.services.settings.server.busy_wait_seconds
-    last_seq = await call.hf.add_messages(call.owner, found.id, messages, wait_seconds)
+    last_seq = await call.hf.add_messages(call.owner, found.id, messages, wait_seconds, check=call.check_key)
 
     def shown() -> dict[str, Any]:
         numbered = enumerate(said, last_seq - len(said) + 1)

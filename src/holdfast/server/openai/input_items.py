@@ -101,6 +101,8 @@ class _Reader:
         self._left_out = left_out
         self._messages: list[dict[str, Any]] = []
         self._reply: dict[str, Any] | None = None
+        self._called: set[str] = set()
+        """The ids of the calls of `_reply`."""
         self._thoughts: list[str] = []
 
     def read(self, value: object, param: str) -> None:
@@ -146,6 +148,9 @@ class _Reader:
 
     def done(self) -> list[dict[str, Any]]:
         self._settle_thoughts()
+        for message in self._messages:  # joined once: a reply may have thousands of pieces
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "\n\n".join(message["reasoning_content"])
         return self._messages
 
     def _look_up(self, item: Mapping[str, Any], param: str) -> Mapping[str, Any]:
@@ -216,14 +221,16 @@ class _Reader:
             self._append(reply)
             self._reply = reply
         self._take_thoughts(reply)
-        calls = reply.setdefault("tool_calls", [])
-        if any(call["id"] == call_id for call in calls):
+        if "tool_calls" not in reply:
+            reply["tool_calls"], self._called = [], set()
+        if call_id in self._called:
             raise BadParameter(
                 f"{param}.call_id", f"is that of another call of the same reply: {call_id!r:.80}"
             )
         function = {"name": name, "arguments": arguments}
         call = {"id": call_id, "type": "function", "function": function}
-        calls.append(_with_others(call, item, *OF_CALL))
+        reply["tool_calls"].append(_with_others(call, item, *OF_CALL))
+        self._called.add(call_id)
         if reply["content"] == "":
             reply["content"] = None
 
@@ -240,8 +247,7 @@ class _Reader:
 
     def _take_thoughts(self, reply: dict[str, Any]) -> None:
         if self._thoughts:
-            earlier = [reply["reasoning_content"]] if reply.get("reasoning_content") else []
-            reply["reasoning_content"] = "\n\n".join([*earlier, *self._thoughts])
+            reply.setdefault("reasoning_content", []).extend(self._thoughts)
             self._thoughts = []
 
     def _settle_thoughts(self) -> None:

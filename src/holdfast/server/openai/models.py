@@ -17,6 +17,9 @@ from ..routes import Route
 from ..schemas import ListObject
 from .schemas import ModelObject
 
+LATEST = 2**33
+"""Seconds since 1970: a time in the year 2242."""
+
 
 async def models(call: RequestContext) -> JsonResponse:
     found = await call.services.model.models()
@@ -38,9 +41,10 @@ async def model(call: RequestContext) -> JsonResponse:
 
 
 def anthropic_model(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A model object in Anthropic's shape."""
+    """A model object in Anthropic's shape. A time that cannot be one is taken for unknown: some upstreams
+    report milliseconds."""
     created = entry.get("created")
-    at = datetime.fromtimestamp(created if isinstance(created, int) and created > 0 else 0, UTC)
+    at = datetime.fromtimestamp(created if isinstance(created, int) and 0 < created < LATEST else 0, UTC)
     return {
         "type": "model",
         "id": entry["id"],

@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from ...errors import BadKey, HoldfastError
 from ..bodies import parsed
 from ..http import Endpoint, RequestContext, Services
-from ..http_errors import ErrorResponse, HttpError, failure_of
+from ..http_errors import SERVER, ErrorResponse, HttpError, failure_of
 from ..response_writer import HttpResponse
 from .chains import Chain
 from .parameters import BadParameter
@@ -91,6 +91,10 @@ class _OpenSocket:
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._flooded = asyncio.Event()
+        self._refusal = HttpError(
+            429, f"more than {MOST_WAITING} messages are waiting", "too_many_requests"
+        ).failure
+        """Why no further message is read, once `_flooded` is set."""
         self._endpoint = Endpoint(services, partial(create, chain=self._chain), name=ROUTE)
 
     async def send(self, call: RequestContext) -> None:
@@ -120,9 +124,11 @@ class _OpenSocket:
             data = text.encode() if text is not None else message.get("bytes") or b""
             try:
                 if self._waiting.qsize() >= MOST_WAITING:
-                    raise HttpError(429, "too many messages are waiting", "too_many_requests")
+                    self._flooded.set()
+                    return
                 self._services.limits.bytes.take(call.caller.key_id, len(data))
-            except HttpError:
+            except HttpError as refused:
+                self._refusal = refused.failure
                 self._flooded.set()
                 return
             self._waiting.put_nowait(data)
@@ -145,14 +151,19 @@ class _OpenSocket:
         loop = asyncio.get_running_loop()
         coming = asyncio.ensure_future(self._waiting.get())
         stopping = asyncio.ensure_future(self._services.draining.wait())
+        flooded = asyncio.ensure_future(self._flooded.wait())
+        waits = (coming, stopping, flooded)
         try:
             while True:
                 left = max(0.0, ends_at - loop.time())
                 await asyncio.wait(
-                    {coming, stopping}, timeout=min(LOOK_SECONDS, left), return_when=asyncio.FIRST_COMPLETED
+                    waits, timeout=min(LOOK_SECONDS, left), return_when=asyncio.FIRST_COMPLETED
                 )
                 if coming.done():
                     return self._taken(call, coming.result())
+                if flooded.done():  # nothing is read any more, not even a disconnect
+                    await self._tell(call, self._refusal)
+                    raise _Closing(POLICY, self._refusal.message)
                 if stopping.done():
                     raise _Closing(RESTARTS, "the server is stopping")
                 try:
@@ -163,9 +174,9 @@ class _OpenSocket:
                 if loop.time() >= ends_at:
                     await self._refuse_old(call)
         finally:
-            for each in (coming, stopping):
+            for each in waits:
                 each.cancel()
-            await asyncio.gather(coming, stopping, return_exceptions=True)
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _taken(self, call: RequestContext, data: bytes | None) -> bytes | None:
         """Stop counting the bytes of a message that waits no longer."""
@@ -212,7 +223,7 @@ class _OpenSocket:
                 each.cancel()
             await asyncio.gather(answering, flooded, return_exceptions=True)
         if self._flooded.is_set():
-            raise _Closing(POLICY, f"more than {MOST_WAITING} messages are waiting")
+            raise _Closing(POLICY, self._refusal.message)
 
     def _request(self, fields: Mapping[str, Any]) -> MutableMapping[str, Any]:
         """The scope of the HTTP request that this message is handled as."""
@@ -303,9 +314,11 @@ class _Answer:
         if data.startswith(LAST):
             self.ended, self.last = True, len(data)
             self.failed = not self.chain.end(msgspec.json.decode(data)["response"])
-        elif data.startswith(b'{"error"'):  # outside any response: the key was revoked
+        elif data.startswith(b'{"error"'):  # outside any response: the key was revoked, or cannot be read
             self.failed = self.ended = True
-            data = _encode({"type": "error", "status": 401, **parsed(data)})
+            error = parsed(data)
+            status = 503 if error["error"]["type"] == SERVER else 401
+            data = _encode({"type": "error", "status": status, **error})
         elif data.startswith(b'{"type":"error"'):
             self.failed = self.ended = True
         await self._say(data)

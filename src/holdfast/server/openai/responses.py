@@ -27,7 +27,7 @@ from ...domain.messages import instruction
 from ...domain.new_messages import new_message
 from ...domain.recovery import Origin
 from ...domain.responses import Response
-from ...domain.turns import NewResponse, TurnBegun, TurnRepeated, TurnStatus
+from ...domain.turns import NewResponse, Turn, TurnBegun, TurnRepeated, TurnStatus
 from ...domain.value import Value
 from ...errors import BadInput, BadMessage, NotFound, TurnStopped
 from ...models.base import Chunk, ModelRequest
@@ -91,7 +91,7 @@ async def create(call: RequestContext, chain: Chain | None = None) -> HttpRespon
     """Start a response. `chain`: the history of the socket that sent the request."""
     body = await call.body()
     fields, digest = await call.work(len(body), lambda: _read_body(call, body))
-    resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
+    resolve = await resolver(call, fields.get("input"), "input")
     opener = await summary_opener(call, fields.get("input"))
     refuses = call.services.settings.clients.hosted_tools == "refuse"
     asked = await call.work(
@@ -131,6 +131,8 @@ async def create(call: RequestContext, chain: Chain | None = None) -> HttpRespon
     async def place() -> Placement:
         matcher = call.hf.matcher
         if previous is not None:
+            if not previous.turn.first_seq:  # it was queued
+                _check_begun(await call.hf.turn(call.owner, previous.turn.id))
             return await matcher.after_turn(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
             return await matcher.appended(call.owner, naming.address, history)
@@ -265,6 +267,16 @@ async def _previous(call: RequestContext, response_id: str | None) -> Response |
         return None if response_id is None else await call.hf.response(call.owner, response_id)
     except NotFound:
         return None
+
+
+def _check_begun(turn: Turn) -> None:
+    """Raises BadParameter if this turn was withdrawn, or has failed, while it was queued."""
+    if turn.is_final and not turn.first_seq:
+        raise BadParameter(
+            "previous_response_id",
+            f"names a response that was {turn.status.value} before it began, so nothing can follow it; name "
+            f"its conversation instead, {turn.conversation_id}",
+        )
 
 
 def _as_named(asked: ResponsesRequest, error: NotFound) -> NotFound:
@@ -426,7 +438,9 @@ async def retrieve(call: RequestContext) -> HttpResponse:
     if not _wants_stream(call):
         return await _shown(call, record, answers=_answered_turn(call, record))
     call.hold_stream()
-    running = call.services.runner.running.get(record.turn.id)
+    # An admin who watches another owner's turn is no client of its answer: it reads what is stored.
+    is_own = record.turn.owner == call.owner
+    running = call.services.runner.running.get(record.turn.id) if is_own else None
     if running is not None and not record.response.joined:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from ...domain.ids import check_name
 from ...domain.messages import text_of
 from ...domain.side_requests import side_text
 from ...domain.turns import TurnStatus
@@ -60,11 +61,12 @@ def answer_without_turn(
         return None
     call.hold_turn()
     if kind is not None and naming.side_of is not None:
+        check_name("the name of a program's session", naming.side_of)  # else it could not be recorded
         is_kept = naming.keeps(store, call.services.settings.clients.store_false == "drop")
         chunks = _recorded(call, naming.side_of, kind, request(), messages if is_kept else None)
     else:
         chunks = cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request()))
-    return counted(call, call.key, chunks) if call.key is not None and call.key.limits else chunks
+    return counted(call, chunks) if call.key is not None and call.key.limits else chunks
 
 
 async def _recorded(

@@ -17,7 +17,7 @@ from ...domain.messages import Message, MessageStatus
 from ...domain.responses import Response
 from ...domain.turns import Delivery, Turn, TurnStatus
 from ...domain.value import Value
-from ...errors import NotFound
+from ...errors import HoldfastError, NotFound, StoreError, StoreFailed
 from ..conversation_ref import about
 from ..http import RequestContext
 from ..http_errors import failure_of
@@ -157,11 +157,7 @@ class StoredStream:
         call.leave_slot()
         async with Listener(call) as listener:
             await call.start(200, {**HEADERS, **self.headers})
-            try:
-                ended = await self._tell(call, listener)
-            except NotFound as gone:  # deleted meanwhile
-                await listener.say(b"".join(frames([_error(gone, self.after + 1)])))
-                ended = False
+            ended = await self.follow(call, listener, self.after)
             # Read before the end is sent: once a client has it, it may send the same words as a new request.
             answered = ended and self.owner == call.owner and await self._completed_turn(call)
             if await call.finish(DONE if ended else b"") and answered and not listener.gone:
@@ -173,8 +169,10 @@ class StoredStream:
         self.after = after
         try:
             return await self._tell(call, listener)
-        except NotFound as gone:  # deleted meanwhile
-            await listener.say(b"".join(frames([_error(gone, self.after + 1)])))
+        except StoreFailed:
+            raise  # the server must stop
+        except (NotFound, StoreError) as error:  # deleted meanwhile, or the store is unreachable
+            await listener.say(b"".join(frames([_error(error, self.after + 1)])))
             return False
 
     async def _completed_turn(self, call: RequestContext) -> str | None:
@@ -253,7 +251,7 @@ def kept_events(drafts: Iterable[Draft], after: int) -> tuple[Sequence[bytes], i
     return (events, last) if is_whole else None
 
 
-def _error(error: NotFound, number: int) -> Event:
+def _error(error: HoldfastError, number: int) -> Event:
     failure = failure_of(error)
     return {
         "type": "error",

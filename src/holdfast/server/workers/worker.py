@@ -12,7 +12,6 @@ worker drains and ends, so that none is left as an orphan.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import shutil
@@ -37,11 +36,10 @@ READY = b"r"
 BACKLOG = 2048
 YIELD_SECONDS = 0.005
 FULL_SECONDS = 1.0
-"""Pause before accepting again when the process has too many open files."""
+"""Pause before accepting again after an error, such as too many open files."""
 BEAT_SECONDS = 1.0
 REPORT_SECONDS = 0.5
 """How long to wait for another worker's report."""
-_OUT_OF_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class WorkerReport(msgspec.Struct):
@@ -194,9 +192,9 @@ class FairAcceptor:
             connection, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass  # another worker took it, or the client has left
-        except OSError as error:
-            if error.errno not in _OUT_OF_FILES:
-                raise
+        except (
+            OSError
+        ) as error:  # too many open files; or, on Linux, an error of the new connection's network
             log.error("no connection can be accepted for %g s: %s", FULL_SECONDS, error.strerror)
             self._loop.remove_reader(self._socket)
             self._later = self._loop.call_later(FULL_SECONDS, self._listen)
@@ -209,7 +207,8 @@ class FairAcceptor:
     def _start(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(OSError):  # macOS: the client has left
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         begun = self._loop.create_task(_connected(self._loop, self._protocol, connection))
         self._starting.add(begun)
         begun.add_done_callback(self._starting.discard)
