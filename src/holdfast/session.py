@@ -40,7 +40,7 @@ from .domain.turns import (
     TurnStatus,
 )
 from .domain.usage import added_usage, usable_usage
-from .errors import BadInput, LeaseLost, StoreError
+from .errors import BadInput, HoldfastError, LeaseLost, StoreError
 from .runtime.agents.heartbeat import Heartbeat
 from .runtime.contexts.compactor import Compactor
 from .runtime.contexts.context_fitter import ContextFitter
@@ -130,11 +130,10 @@ class LiveSession(SessionActions):
 
     async def end(self, reason: str = EndReason.CLOSED) -> None:
         """End the session; within one of its turns, as soon as that turn has ended. Idempotent."""
-        for conversation_id, turn_id in own_turns.get():
-            if conversation_id == self.conversation_id:
-                self._ending[turn_id] = reason
-                return
         services = self._services
+        if own := services.gate.own_turn(self.conversation_id):
+            self._ending[own] = reason
+            return
 
         async def end() -> bool:
             session = await self._going_on()
@@ -183,7 +182,8 @@ class LiveTurn:
         self._wait_seconds = wait_seconds
         self._turn: Turn | None = None
         self._lease: Lease | None = None
-        self._drafted = ""
+        self._drafted: str | None = ""
+        """The text in the store; None: unknown, because the last write was cancelled or failed."""
         self._next_event = 0
         self._fitter: ContextFitter | None = None
         self._usage: dict[str, int] = {}
@@ -276,14 +276,15 @@ class LiveTurn:
             raise BadInput(f"a draft is the text of the reply so far, not {type(text).__name__}")
         if self.repeated:
             return
-        restarts = not text.startswith(self._drafted)
-        adds = text if restarts else text[len(self._drafted) :]
+        known, number = self._drafted, self._next_event
+        restarts = known is None or not text.startswith(known)
+        adds = text if known is None or restarts else text[len(known) :]
         if not adds and not restarts:
             return
-        number = self._next_event
-        draft = Draft(number, number, adds={"content": adds}, restarts=restarts)
-        await self._services.store.append_draft(self._held(), draft)
-        self._drafted, self._next_event = text, number + 1
+        lease, draft = self._held(), Draft(number, number, adds={"content": adds}, restarts=restarts)
+        self._drafted, self._next_event = None, number + 1
+        await self._services.store.append_draft(lease, draft)
+        self._drafted = text
 
     async def append(self, content: Content) -> int:
         """Store the next message (a reply, tool calls, a tool's result); returns its seq."""
@@ -340,14 +341,21 @@ class LiveTurn:
             if lease is not None:
                 await finished(self._settle(lease, error))  # ends the turn even if cancelled meanwhile
                 if error is None and self._fitter is not None:
-                    self._fitter.set_prompt(await self._context(), Size())
-                    await self._fitter.compact_if_over_threshold(0)
+                    await self._compact_if_full(self._fitter)
         finally:
             self._services.heartbeat.ran(self._begun.id)
             own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
             reason = self._session._ending.pop(self._begun.id, None)
         if reason is not None:
             await self._session.end(reason)
+
+    async def _compact_if_full(self, fitter: ContextFitter) -> None:
+        """The turn is complete: a failure here is not its program's."""
+        try:
+            fitter.set_prompt(await self._context(), Size())
+            await fitter.compact_if_over_threshold(0)
+        except HoldfastError as trouble:
+            log.warning("the context was not compacted after turn %s: %s", self.id, trouble)
 
     async def _abandon(self, error: BaseException) -> None:
         """Entering failed with this error: end the turn if it has begun, and wait until it has ended."""

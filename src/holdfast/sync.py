@@ -33,7 +33,7 @@ from .domain.pages import Found
 from .domain.processes import Process
 from .domain.sessions import EndReason, Session
 from .domain.why import Why
-from .errors import StoreClosed
+from .errors import BadInput, StoreClosed
 from .runtime.processes.launcher import Command
 from .runtime.shutdown import ExitSignals, finished
 from .runtime.turns.gate import own_turns
@@ -67,6 +67,12 @@ class _Loop:
         if not self._thread.is_alive():
             work.close()
             raise StoreClosed("holdfast is closed")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise BadInput(
+                "this was called in holdfast's own event loop, as by an async model, and would wait for "
+                "itself; await the same method of `hf.inner` instead"
+            )
         done: Future[T] = Future()
         started: list[asyncio.Task[T]] = []
 
@@ -75,12 +81,19 @@ class _Loop:
             started.append(task)
             task.add_done_callback(lambda ended: _copy(ended, done))
 
+        def cancel() -> None:
+            if started:
+                started[0].cancel()
+            else:  # the interrupt came before `start` was scheduled
+                work.close()
+                done.set_exception(CancelledError())
+
         try:
             self._loop.call_soon_threadsafe(start)
             return done.result()
         except BaseException:
             if not done.done():  # Ctrl-C while waiting: the work must not continue without its caller
-                self._loop.call_soon_threadsafe(_cancel, started)
+                self._loop.call_soon_threadsafe(cancel)
                 wait({done})
             raise
 
@@ -88,11 +101,6 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-def _cancel(started: list[asyncio.Task[Any]]) -> None:
-    for task in started:
-        task.cancel()
 
 
 def _copy(ended: asyncio.Task[T], done: Future[T]) -> None:
@@ -116,7 +124,10 @@ class BlockingHoldfast:
         try:
             self._loop.call(inner.start())
         except BaseException:
-            self._loop.stop()
+            try:
+                self._loop.call(inner.stop())  # Ctrl-C may come when it has just started
+            finally:
+                self._loop.stop()
             raise
         self._signals.catch()
         atexit.register(self.close)

@@ -18,10 +18,12 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 import holdfast
+import holdfast.errors
 from holdfast import sync
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
+from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.values import SessionFilter
 
 
@@ -137,6 +139,72 @@ async def test_drafts_take_the_whole_text_and_may_start_over(url: str) -> None:
         assert (await session.messages())[-1].content()["content"] == "No: twice upon"
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_draft_whose_write_was_cancelled_or_failed_does_not_stop_the_next(
+    url: str, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    async with holdfast.open(url) as hf:
+        session, write = await hf.session("k"), hf.store.append_draft
+
+        async def cancelled(*arguments: Any) -> None:
+            if is_stored:
+                await write(*arguments)
+            raise asyncio.CancelledError
+
+        with pytest.raises(ZeroDivisionError):
+            async with session.turn("hello") as turn:
+                await turn.draft("I")
+                monkeypatch.setattr(hf.store, "append_draft", cancelled)
+                with pytest.raises(asyncio.CancelledError):
+                    await turn.draft("I was")
+                monkeypatch.setattr(hf.store, "append_draft", write)
+                await turn.draft("I was saying")
+                _ = 1 / 0
+        assert texts([each.content() for each in await session.messages()]) == ["hello", "I was saying"]
+
+
+async def test_a_turn_that_is_complete_does_not_fail_because_its_context_cannot_be_measured(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def model(messages: Any, purpose: str) -> str:
+        return "a summary"
+
+    async def unreadable(*_: Any) -> Any:
+        raise holdfast.errors.StoreBusy("no thread for a read")
+
+    async with holdfast.open(url, model=model) as hf:
+        session = await hf.session("k")
+        async with session.turn("hello") as turn:
+            await turn.append("hi")
+            monkeypatch.setattr(hf.store, "context", unreadable)
+        assert (await hf.store.turn(None, turn.id)).status is TurnStatus.COMPLETED
+
+
+async def test_a_program_that_is_cancelled_while_it_opens_its_store_leaves_nothing_open(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens, is_open, go_on = SQLiteStore.__init__, threading.Event(), threading.Event()
+
+    def slowly(store: SQLiteStore, *arguments: Any, **more: Any) -> None:
+        opens(store, *arguments, **more)
+        is_open.set()
+        go_on.wait(60)
+
+    def writers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "holdfast-writer"}
+
+    before = writers()
+    monkeypatch.setattr(SQLiteStore, "__init__", slowly)
+    starting = asyncio.create_task(holdfast.open(url).start())
+    await asyncio.to_thread(is_open.wait, 60)
+    starting.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert writers() == before
+
+
 async def test_ending_inside_a_turn_waits_for_its_end(url: str) -> None:
     async with holdfast.open(url) as hf:
         session = await hf.session("k")
@@ -170,6 +238,28 @@ async def test_a_nested_turn_is_refused_at_once(url: str) -> None:
             with pytest.raises(holdfast.NestedTurn):
                 async with session.turn("inner", wait_seconds=60):
                     pass
+
+
+async def test_a_task_that_outlives_the_turn_it_was_started_in_is_not_in_it(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session, go_on = await hf.session("k"), asyncio.Event()
+
+        async def later() -> None:
+            await go_on.wait()
+            async with session.turn("of the task", wait_seconds=60) as turn:
+                await turn.append("fine")
+            await session.end()
+
+        async with session.turn("first"):
+            task = asyncio.create_task(later())
+            await asyncio.sleep(0)
+        async with session.turn("second"):
+            go_on.set()
+            await hf.store.changed(hf.store.version(), 0.2)  # it waits for this turn
+            assert not task.done()
+        async with asyncio.timeout(60):
+            await task
+        assert (await hf.store.session(None, session.id)).end_reason == "closed"
 
 
 async def test_another_nodes_turn_detaches_a_session_which_then_outlives_its_program(url: str) -> None:
@@ -494,6 +584,43 @@ def test_ctrl_c_while_a_turn_begins_releases_its_lease(
             turn.append("hi")
 
 
+def test_ctrl_c_when_a_program_has_just_started_leaves_no_node(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, interrupts = sync._Loop.call, iter([KeyboardInterrupt])
+
+    def interrupted(loop: Any, work: Any) -> Any:
+        done = call(loop, work)
+        for interrupt in interrupts:
+            raise interrupt
+        return done
+
+    monkeypatch.setattr(sync._Loop, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        holdfast.open_sync(url)
+    with holdfast.open_sync(url) as hf:
+        assert [event.type for event in hf._loop.call(hf.inner.store.events(owner=None))] == [
+            "node.joined",
+            "node.left",
+            "node.joined",
+        ]
+
+
+def test_ctrl_c_before_a_call_has_begun_is_raised_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open_sync(url) as hf:
+        schedule, interrupts = hf.event_loop.call_soon_threadsafe, iter([KeyboardInterrupt])
+
+        def interrupted(*arguments: Any) -> Any:
+            for interrupt in interrupts:
+                raise interrupt
+            return schedule(*arguments)
+
+        monkeypatch.setattr(hf.event_loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hf.session("chat")
+        assert hf.session("chat").key == "chat"
+
+
 def test_ctrl_c_while_a_turn_ends_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_sync(url) as hf:
         session = hf.session("chat", attached=False)
@@ -636,6 +763,27 @@ def test_a_blocking_program_may_bring_a_blocking_model(url: str) -> None:
         session.compact()
         assert session.id != before
     assert seen and all(thread.name != "holdfast-loop" for thread in seen)
+
+
+def test_an_async_model_that_calls_the_blocking_door_is_refused_instead_of_waiting_for_itself(
+    url: str,
+) -> None:
+    refused: list[BaseException] = []
+
+    async def summarise(messages: list[dict[str, Any]], purpose: str) -> str:
+        try:
+            hf.search("hello")
+        except holdfast.errors.BadInput as error:
+            refused.append(error)
+        return f"They spoke. {len(await hf.inner.sessions())} session"
+
+    with holdfast.open_sync(url, model=summarise, settings={"compaction": {"keep_last": 1}}) as hf:
+        session = hf.session("k")
+        for number in range(8):
+            with session.turn(f"hello {number} " + "word " * 200) as turn:
+                turn.append("hi " + "there " * 200)
+        session.compact()
+    assert "await the same method of `hf.inner`" in str(refused[0])
 
 
 async def test_a_node_leaves_in_good_order_however_short_its_turns_may_drain(tmp_path: Path) -> None:

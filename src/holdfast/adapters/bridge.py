@@ -127,24 +127,26 @@ class Bridge:
             )
 
     def conversation(self, source: str, name: str) -> FrameworkConversation:
-        """The conversation of this name; the last used ones are remembered, so they are looked up once."""
+        """The conversation of this name, always by a key; the last used ones are remembered, so they are
+        looked up once."""
         key = (source, name)
         found = self._conversations.get(key)
         if found is None:
-            found = self._conversations[key] = FrameworkConversation(self, source, name)
+            found = self._conversations[key] = FrameworkConversation(self, source, name, by_id=False)
             while len(self._conversations) > MOST_REMEMBERED:
                 self._conversations.pop(next(iter(self._conversations)), None)
         return found
 
 
 class FrameworkConversation:
-    """One conversation of a framework, addressed by a key of its own or by an id of ours. Opened by its first
-    message; if it was deleted elsewhere, a new one is opened."""
+    """One conversation of a framework, addressed by a key of its own or, with `by_id`, by an id of ours.
+    Opened by its first message; if it was deleted elsewhere, a new one is opened."""
 
-    def __init__(self, bridge: Bridge, source: str, name: str) -> None:
+    def __init__(self, bridge: Bridge, source: str, name: str, *, by_id: bool = True) -> None:
         self._bridge = bridge
         self._source = source
-        self.address = Address(id=name) if is_ours(name) else Address(key=f"{source}:{name}")
+        named = by_id and is_ours(name)
+        self.address = Address(id=name) if named else Address(key=f"{source}:{name}")
         self._session: LiveSession | None = None
 
     async def session(self) -> LiveSession:

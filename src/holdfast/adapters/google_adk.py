@@ -38,7 +38,7 @@ from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import Message, NewMessage
 from ..domain.session_messages import Named
 from ..domain.views import Summary
-from ..errors import NotFound
+from ..errors import Conflict, NotFound
 from .bridge import Bridge, FrameworkConversation, Node
 from .carried import carried, carrying, words_of
 
@@ -122,12 +122,16 @@ class HoldfastSessionService(BaseSessionService):
 
     async def _create(self, app_name: str, user_id: str, session_id: str, state: Mapping[str, Any]) -> None:
         hf, place = self._bridge.hf, self._place(app_name, user_id, session_id)
+        known = AlreadyExistsError(f"Session with id {session_id} already exists.")
         if await hf.store.item(hf.owner, *place) is not None:
-            raise AlreadyExistsError(f"Session with id {session_id} already exists.")
+            raise known
         live = await self._conversation(app_name, user_id, session_id).session()
         now = datetime.now(UTC).timestamp()
         changes = _changes(place, app_name, user_id, live.conversation_id, {}, state, now)
-        await hf.store.put_items(hf.owner, changes)
+        try:
+            await hf.store.put_items(hf.owner, changes, absent=place)
+        except Conflict:  # created since it was looked for
+            raise known from None
 
     async def _get(
         self, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None

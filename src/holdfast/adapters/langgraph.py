@@ -134,7 +134,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         prepared = self._prepared(config, checkpoint, metadata)
         if not await self._bridge.run_single(lambda: self._put(prepared)):
             self._forget(prepared.key)
-            prepared = self._prepared(config, checkpoint, metadata)
+            prepared = self._prepared(config, checkpoint, metadata, whole=True)
             await self._bridge.run_single(lambda: self._put(prepared))
         self._remember(prepared)
         return self._put_config(config, checkpoint)
@@ -149,17 +149,25 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         prepared = self._prepared(config, checkpoint, metadata)
         if not self._put_blocking(prepared):
             self._forget(prepared.key)
-            prepared = self._prepared(config, checkpoint, metadata)
+            prepared = self._prepared(config, checkpoint, metadata, whole=True)
             self._put_blocking(prepared)
         self._remember(prepared)
         return self._put_config(config, checkpoint)
 
     def _prepared(
-        self, config: RunnableConfig, checkpoint: GraphCheckpoint, metadata: CheckpointMetadata
+        self,
+        config: RunnableConfig,
+        checkpoint: GraphCheckpoint,
+        metadata: CheckpointMetadata,
+        *,
+        whole: bool = False,
     ) -> PreparedPut:
+        """`whole`: it shares nothing with what is stored, so it is never refused. What is remembered of the
+        thread may be outdated again: another task may have remembered it meanwhile."""
         given = config["configurable"]
         key, ns = _key(given["thread_id"]), given.get("checkpoint_ns", "")
-        values, parts, base = self._split(checkpoint["channel_values"], self._written.get((key, ns)))
+        before = None if whole else self._written.get((key, ns))
+        values, parts, base = self._split(checkpoint["channel_values"], before)
         rest = checkpoint
         if values:
             small = {name: each for name, each in rest["channel_values"].items() if name not in values}
@@ -172,7 +180,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         known: Collection[int] = ()
         if self._channel is not None and not ns:
             said: Any = checkpoint["channel_values"].get(self._channel)
-            known = self._stored.get(key, ())
+            known = () if whole else self._stored.get(key, ())
             number = self._number_new(said, values.get(self._channel)) if known else None
             newest = None if number is None else newest_messages(said, number, known)
             found = [*named_messages(said, known)] if newest is None else newest

@@ -74,6 +74,13 @@ async def test_a_transcript_is_a_conversation(hf: Holdfast) -> None:
     assert len(await hf.store.search(hf.owner, "waves")) == 2
 
 
+async def test_a_project_may_have_a_name_that_looks_like_an_id(hf: Holdfast) -> None:
+    store = HoldfastSessionStore(hf)
+    key: Any = {**KEY, "project_key": "conv_project"}
+    await store.append(key, [entry("1", "hello")])
+    assert await store.load(key) == [entry("1", "hello")]
+
+
 async def test_summaries_follow_two_processes(hf: Holdfast, url: str) -> None:
     async with holdfast.open(url) as another:
         stores = [HoldfastSessionStore(hf), HoldfastSessionStore(another)]

@@ -121,6 +121,26 @@ class Counter(BaseAgent):
         yield event(f"{len(ctx.session.events)} events", "model", at=2.0, seen=len(ctx.session.events))
 
 
+async def test_of_two_that_create_one_session_at_once_one_does(service: Any) -> None:
+    made = await asyncio.gather(
+        *(service.create_session(**WHO, session_id="s1", state={"by": number}) for number in range(4)),
+        return_exceptions=True,
+    )
+    (session,) = [each for each in made if not isinstance(each, BaseException)]
+    assert all(isinstance(each, AlreadyExistsError) for each in made if each is not session)
+    stored = await service.get_session(**WHO, session_id="s1")
+    assert stored.state == session.state
+
+
+@pytest.mark.parametrize("app", ["conv_agent", "turn_based_game", "msg_router", "sess_ion"])
+async def test_an_app_may_have_a_name_that_looks_like_an_id(service: Any, app: str) -> None:
+    who = {"app_name": app, "user_id": "ada", "session_id": "s1"}
+    session = await service.create_session(**who)
+    await service.append_event(session, event("hi"))
+    stored = await service.get_session(**who)
+    assert [each.content.parts[0].text for each in stored.events] == ["hi"]
+
+
 async def test_a_runner_goes_on_in_another_process_and_rewinds(hf: Holdfast, url: str) -> None:
     async def ask(node: Holdfast) -> Any:
         service = HoldfastSessionService(node)

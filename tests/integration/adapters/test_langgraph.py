@@ -233,6 +233,39 @@ async def test_a_thread_deleted_elsewhere_begins_anew_with_all_its_messages(hf: 
         await saver.adelete_thread("t")
 
 
+async def test_a_step_is_stored_though_another_thread_remembers_what_was_deleted(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put of the deleted thread, which succeeded before, ends only now: it notes what it has stored."""
+    saver = HoldfastSaver(hf)
+    messages: list[Any] = [HumanMessage(f"{n} {LONG}", id=f"m{n}") for n in range(10)]
+    notes: list[Any] = []
+    remember = saver._remember
+
+    def noted(prepared: Any) -> None:
+        notes.append(prepared)
+        remember(prepared)
+
+    def forgotten(key: str) -> None:
+        forget(key)
+        remember(notes[0])
+
+    forget = saver._forget
+    monkeypatch.setattr(saver, "_remember", noted)
+    monkeypatch.setattr(saver, "_forget", forgotten)
+    await asyncio.to_thread(said, saver, 1, messages)
+    for blocking in (True, False):
+        await hf.delete("langgraph:t")
+        messages.append(HumanMessage(f"after {blocking}", id=f"after {blocking}"))
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"] = {"messages": messages}
+        if blocking:
+            where = await asyncio.to_thread(saver.put, config(), checkpoint, {}, {})
+        else:
+            where = await saver.aput(config(), checkpoint, {}, {})
+        assert len(await asyncio.to_thread(texts_of, HoldfastSaver(hf), where)) == len(messages)
+
+
 async def test_a_deleted_run_takes_nothing_from_the_next(hf: Holdfast) -> None:
     saver, another = HoldfastSaver(hf), HoldfastSaver(hf)
     messages: list[Any] = [HumanMessage(f"{n} {LONG}", id=f"m{n}") for n in range(10)]
