@@ -1,7 +1,8 @@
 """The local address (where this home's server listens now, whatever the settings say) and the local key.
 
 A server writes its address to `server.url` in the home when it listens, and removes it when it leaves; the
-last server wins. Readers detect the file of a killed server: an address where no server listens is ignored.
+last server wins. Readers detect the file of a killed server: an address where no server listens is ignored,
+and so is one where a process of another user does (Linux): it may have taken the port, and would get the key.
 The file is a convenience, not a source of truth: a home that cannot be written to has none.
 """
 
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from .domain.api_keys import Token, local_admin, parse_token, same_secret
 from .domain.ids import new_id, new_secret
 from .errors import BadSetting, Conflict, StoreBusy
+from .os_support import listening_users
 from .trust import check_private
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME = "server.url"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ROOT = 0
+UNKNOWN_USER = 65_534
+"""What Linux shows for a user of another namespace."""
 PATIENCE_SECONDS = 1.0
 
 
@@ -74,13 +80,23 @@ def _noted(home: Path) -> str | None:
 
 
 def is_listening(url: str) -> bool:
-    """True if a server accepts connections at this URL."""
+    """True if a server accepts connections at this URL, and is not another user's."""
     try:
         place = urlsplit(url)
         with socket.create_connection((place.hostname or "", place.port or 0), PATIENCE_SECONDS):
-            return True
+            return not is_of_another_user(url)
     except (OSError, ValueError):
         return False
+
+
+def is_of_another_user(url: str) -> bool:
+    """True if a process of another user listens there on this machine: it must not get this user's key.
+    Root's may be that of a container, whose ports it forwards; where the system does not say whose it is, it
+    is this user's."""
+    place = urlsplit(url)
+    if place.hostname not in LOOPBACK or not place.port:
+        return False
+    return bool(listening_users(place.port) - {os.geteuid(), ROOT, UNKNOWN_USER})
 
 
 LOCAL_KEY_FILE_NAME = "api.key"

@@ -513,6 +513,26 @@ def _linux_tcp(pid: int) -> list[_TcpConnection]:
     return rows
 
 
+def listening_users(port: int) -> set[int]:
+    """The ids of the users whose processes listen on this TCP port of this machine; empty: none does, or the
+    system does not say (macOS)."""
+    found: set[int] = set()
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            found |= _listening_in(Path(f"/proc/net/{name}").read_text(), port)
+    return found
+
+
+def _listening_in(table: str, port: int) -> set[int]:
+    """The same of /proc/net/tcp: `sl local_address rem_address st tx:rx tr:when retrnsmt uid …`."""
+    rows = (line.split() for line in table.splitlines()[1:])
+    return {
+        int(row[7])
+        for row in rows
+        if len(row) > 7 and row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port
+    }
+
+
 def _macos_connections(pids: Collection[int]) -> tuple[bool, int]:
     import psutil
 

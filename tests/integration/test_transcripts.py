@@ -11,11 +11,12 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.messages import Message
+from holdfast.domain.pages import SessionFilter
 from holdfast.domain.sessions import Edge
 from holdfast.errors import BadInput
 from holdfast.importers.claude_code import reading as claude_code
 from holdfast.importers.codex import reading as codex
-from holdfast.importers.transcripts import TranscriptImporter, overview
+from holdfast.importers.transcripts import TranscriptImporter, overview, read_all
 from holdfast.importers.writing import Taken
 from holdfast.store.sqlite.engine import open_store
 from holdfast.store.store import Store
@@ -194,6 +195,65 @@ async def test_lines_that_cannot_be_read_are_counted(store: Store, tmp_path: Pat
     assert "1 lines could not be read" in taken.problems[0]
     with pytest.raises(BadInput):
         claude_code.paths_in(tmp_path / "nothing")
+
+
+async def test_a_gigantic_line_is_skipped_and_what_follows_is_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.importers.transcripts.LONGEST_LINE", 1000)
+    write(
+        project(tmp_path / "claude"),
+        line(1, "user", "one"),
+        line(2, "assistant", "x" * 2500, parent=1),
+        line(3, "user", "three", parent=1),
+        json.dumps(line(4, "user", "y" * 1500)),
+        end="",
+    )
+    taken = await take(store, claude_code, tmp_path / "claude")
+    assert await said(store, SESSION) == [("user", "one"), ("user", "three")]
+    assert ["1 lines could not be read" in each for each in taken.problems] == [True]
+
+
+async def test_a_file_that_cannot_be_read_stops_no_other(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(project(tmp_path / "claude"), *CLAUDE)
+    broken = write(path.with_name("00000000.jsonl"), line(1, "user", "lost"))
+    opening = Path.open
+
+    def failing(file: Path, *given: Any, **more: Any) -> Any:
+        if file == broken:
+            raise PermissionError(13, "Permission denied", str(file))
+        return opening(file, *given, **more)
+
+    monkeypatch.setattr(Path, "open", failing)
+    paths = claude_code.paths_in(tmp_path / "claude")
+    importer = TranscriptImporter(store, OWNER, claude_code.ORIGIN, len(paths))
+    taken = await importer.run(read_all(paths, claude_code.read))
+    assert taken.conversations == 1
+    assert taken.problems == [f"{broken} could not be read: Permission denied"]
+    assert overview("claude-code", read_all(paths, claude_code.read)).unread_files == 1
+
+
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"])
+async def test_a_time_that_does_not_exist_in_utc_is_left_out(store: Store, tmp_path: Path, time: str) -> None:
+    """Stored, it could not be read back, and would break every list that it is in."""
+    write(project(tmp_path / "claude"), line(1, "user", "one"), line(2, "user", "two", timestamp=time))
+    write(
+        tmp_path / "codex" / "rollout-1.jsonl",
+        {"timestamp": time, "type": "session_meta", "payload": {"id": THREAD}},
+        {"timestamp": time, "type": "response_item", "payload": {"type": ["message"]}},
+        {
+            "timestamp": time,
+            "type": "response_item",
+            "payload": {"type": "message", "role": "user", "content": "hi"},
+        },
+    )
+    await take(store, claude_code, tmp_path / "claude")
+    await take(store, codex, tmp_path / "codex")
+    assert len((await store.sessions(SessionFilter(OWNER))).items) == 2
+    assert len(await messages(store, SESSION)) == 2
+    assert len(await messages(store, THREAD)) == 1
 
 
 async def test_a_name_that_is_taken_stays_where_it_is(store: Store, tmp_path: Path) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast import wiring
 from holdfast.errors import BadSetting
-from holdfast.settings import Settings, load
+from holdfast.settings import SECTIONS, Settings, default_of, load
+
+YEAR = timedelta(days=365)
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +182,10 @@ def test_a_table_that_was_given_is_not_shared_with_its_giver() -> None:
         ("[server]\nmax_requests = 0", "server.max_requests must be at least 1, not 0"),
         ("[server]\nmax_body_mb = 0", "server.max_body_mb must be above 0, not 0"),
         ("[server]\nmax_body_mb = nan", "server.max_body_mb must be above 0, not nan"),
-        ("[server]\nmax_body_mb = inf", "server.max_body_mb must be above 0, not inf"),
+        (
+            "[server]\nmax_body_mb = inf",
+            "server.max_body_mb must be above 0 and at most 1099511627776, not inf",
+        ),
         ("[server]\nmax_body_mb = false", "server.max_body_mb must be a number, not False"),
         ("[server]\ncheckpoint_seconds = 0", "server.checkpoint_seconds must be above 0, not 0"),
         ("[server]\nhost = ''", "server.host must not be empty"),
@@ -243,3 +253,64 @@ def test_a_variable_with_one_underscore_is_not_ignored(tmp_path: Path, variable:
         "HOLDFAST_PORT_8377_TCP_PORT": "8377",
     }
     assert load(environment={**environment, **of_kubernetes}).server.port == 8377
+
+
+def test_a_working_directory_that_may_not_be_searched_has_no_settings_file(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `sudo -u holdfast` in the home of root."""
+
+    def denied(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", lambda path: denied(path) if not path.is_absolute() else False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert load(environment={"HOLDFAST_HOME": "/nowhere"}).ignored is None
+    with pytest.raises(BadSetting, match=r"other\.toml cannot be read: Permission denied"):
+        load(Path("other.toml"), environment={"HOLDFAST_HOME": "/nowhere"})
+
+
+def test_a_local_settings_file_that_cannot_be_read_is_ignored(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("holdfast.toml").write_text("[server]\nport = 1")
+    read_bytes = Path.read_bytes
+
+    def denied(path: Path) -> bytes:
+        if path.name == "holdfast.toml":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    settings = load(environment={"HOLDFAST_HOME": "/nowhere"})
+    assert (settings.ignored, settings.server.port) == (Path("holdfast.toml"), 8377)
+
+
+NUMBERS = [
+    (section, setting.name)
+    for section, kind in SECTIONS.items()
+    for setting in fields(kind)
+    if isinstance(default_of(setting), int | float) and not isinstance(default_of(setting), bool)
+]
+
+
+@pytest.mark.parametrize("value", [10**300, 10**18, 10**9, 10**6], ids=["1e300", "1e18", "1e9", "1e6"])
+@pytest.mark.parametrize(("section", "name"), NUMBERS)
+def test_a_number_is_refused_or_can_be_used(section: str, name: str, value: int) -> None:
+    given = {section: {name: value}}
+    if name == "heartbeat_seconds":
+        given[section]["stale_seconds"] = 2 * value
+    try:
+        settings = load(environment={"HOLDFAST_HOME": "/nowhere"}, given=given)
+    except BadSetting as refused:
+        assert f"{section}." in str(refused)
+        return
+    now, kept = datetime(2026, 11, 1, tzinfo=UTC), wiring.retention_of(settings)
+    assert now - kept.events < now and now - kept.requests < now and now - (kept.conversations or YEAR) < now
+    assert now + wiring.process_limits_of(settings).grace >= now
+    assert now + wiring.pace_of(settings).retry > now
+    assert now - wiring.recovery_rules_of(settings).recover_for < now
+    assert now + wiring.policies_of(settings).default.idle > now
+    assert wiring.quotas_of(settings).conversation_bytes < 2**63
+    assert settings.memory.min_messages < 2**63 and settings.lease.stale_seconds * 1e6 < 2**63
+    assert settings.server.max_body_mb * 2**20 < 2**63

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 HIDDEN = "(hidden)"
 _PASSWORD = re.compile(r"(?P<before>://[^/?#@\s:]*:)[^/?#@\s]*(?=@)")
+_PARAMETER = re.compile(r"(?P<name>[?&][^=?&#\s]*)=[^&#\s]+")
+_SECRETS = ("password", "secret", "token", "key", "sig")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
@@ -169,12 +171,20 @@ def _is_local(settings: Settings, model: Model | None) -> bool:
 
 
 def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.environ) -> Any:
-    """The value; hides a password in a URL, and an API key where a variable name is expected."""
+    """The value; hides a password, key or token in a URL, and an API key where a variable name is
+    expected."""
     if not isinstance(value, str):
         return value
     if name.endswith("_env") and value and not (_VARIABLE.fullmatch(value) or value in environment):
         return HIDDEN
-    return _PASSWORD.sub(rf"\g<before>{HIDDEN}", value)
+    value = _PASSWORD.sub(rf"\g<before>{HIDDEN}", value)
+    return _PARAMETER.sub(_without_value, value)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """The parameter of a URL; if its name is that of a secret, without its value."""
+    name = found["name"]
+    return f"{name}={HIDDEN}" if any(word in name.lower() for word in _SECRETS) else found[0]
 
 
 def shown_value(value: Any) -> str:

@@ -313,6 +313,12 @@ def carry_out(work: Coroutine[Any, Any, int | After | None], *, fast_loop: bool 
     except BrokenPipeError:
         mute()
         return 141
+    except OSError as error:  # a path that cannot be used, a full disk
+        complain(f"{str(error.filename)[:200]}: {error.strerror}" if error.filename else str(error))
+        return 1
+    except UnicodeEncodeError:  # half a character in an argument or a path
+        complain("an argument or a path of this command is not UTF-8 text")
+        return 2
 
 
 def _uvloop() -> Any:

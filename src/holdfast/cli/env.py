@@ -6,7 +6,7 @@ import asyncio
 import shlex
 
 from ..errors import BadSetting
-from ..local_server import is_listening, local_address
+from ..local_server import is_listening, is_of_another_user, local_address
 from ..settings import Settings, home, is_variable
 from .context import AsJson, CommandContext, command, program
 from .format import on_terminal, print_json, remark, write
@@ -32,6 +32,11 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     from ..models.choose import REPLACED_KEY
 
     base_url = address(invocation.settings)
+    if is_of_another_user(base_url):
+        raise BadSetting(
+            f"a process of another user listens at {base_url} and would get this user's key; start your "
+            f"server on another port: `{program()} serve --port P`"
+        )
     async with invocation.making(quiet=True) as opened:
         token = await opened.hf.ensure_local_key()
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}

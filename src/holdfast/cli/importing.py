@@ -125,12 +125,12 @@ async def claude_code(
 async def _import_transcripts(
     invocation: CommandContext, path: Path, reading: Any, *, dry_run: bool, as_json: bool
 ) -> None:
-    from ..importers.transcripts import overview
+    from ..importers.transcripts import overview, read_all
 
     if invocation.of_everybody:
         invocation.wrong_usage("name one owner for what is imported, not '*'")
     paths = reading.paths_in(path)
-    transcripts = (reading.read(each) for each in paths)
+    transcripts = read_all(paths, reading.read)
     if dry_run:
         found = overview(reading.ORIGIN, transcripts)
         print_json(_overview(found)) if as_json else _tell_overview(found)
@@ -348,6 +348,7 @@ def _overview(found: Overview) -> dict[str, Any]:
         "compactions": found.compactions,
         "left_out_messages": found.left_out,
         "unread_lines": found.unread_lines,
+        "unread_files": found.unread_files,
         "first_at": time(found.first_at),
         "last_at": time(found.last_at),
         "models": dict(found.models),
@@ -369,6 +370,7 @@ def _tell_overview(found: Overview) -> None:
             ("time", span),
             ("files without messages", f"{found.empty:,}"),
             ("lines that cannot be read", f"{found.unread_lines:,}"),
+            ("files that cannot be read", f"{found.unread_files:,}"),
         ]
     )
 

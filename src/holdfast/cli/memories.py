@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from ..domain.flushes import FlushState
 from ..domain.memories import Memory
 from ..domain.pages import Page
 from ..server import objects
-from .context import AsJson, CommandContext, command
+from .context import AsJson, CommandContext, Opened, command
 from .format import Column, Styled, ago, clock, count, note, one_line, print_json, say, table
 from .groups import memories
 
@@ -51,6 +52,7 @@ async def list_(
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
+        after = await opened.full_id(after) if after else None
         if failed:
             return await _list_failed(invocation, opened.hf, opened.owner, after, limit, as_json)
         page = await opened.hf.memories(opened.owner, key=key, after=after, limit=limit)
@@ -189,8 +191,8 @@ async def retry(
     async with invocation.existing(quiet=as_json) as opened:
         retried = 0
         if session_ids:
-            for session_id in session_ids:
-                await opened.hf.retry_flush(opened.owner, await opened.full_id(session_id))
+            for flush in await _flushes_of(opened, session_ids):
+                await opened.hf.retry_flush(opened.owner, flush)
                 retried += 1
         else:
             retried = await opened.hf.retry_flushes(opened.owner)
@@ -234,8 +236,8 @@ async def skip(
     since = invocation.date(before) if before is not None else None
     async with invocation.existing(quiet=as_json) as opened:
         skipped = 0
-        for session_id in session_ids or ():
-            await opened.hf.skip_flush(opened.owner, await opened.full_id(session_id))
+        for flush in await _flushes_of(opened, session_ids or ()):
+            await opened.hf.skip_flush(opened.owner, flush)
             skipped += 1
         if since is not None:
             skipped += await opened.hf.skip_flushes(opened.owner, since)
@@ -244,6 +246,14 @@ async def skip(
         else:
             say(f"{count(skipped, 'session')} will not be flushed." if skipped else "There was none to skip.")
     return 0
+
+
+async def _flushes_of(opened: Opened, session_ids: Iterable[str]) -> list[str]:
+    """The full ids of these sessions, each of which has a flush. Raises NotFound before any is changed."""
+    found = [await opened.full_id(each) for each in session_ids]
+    for session_id in found:
+        await opened.hf.find_flush(opened.owner, session_id)
+    return found
 
 
 def _show(page: Page[Memory], now: datetime, nothing: str) -> None:

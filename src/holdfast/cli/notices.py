@@ -39,6 +39,7 @@ async def list_(
             else:
                 note(f"no notices: there is no store at {invocation.location}")
             return
+        after = await opened.full_id(after) if after else None
         page = await opened.hf.notices(opened.owner, undelivered=undelivered, after=after, limit=limit)
         if as_json:
             data = [objects.notice(each, with_owner=invocation.of_everybody) for each in page.items]

@@ -73,6 +73,7 @@ async def ps(
         conversation = None
         if id_or_key is not None:
             conversation = (await opened.hf.resolve_name(opened.owner, id_or_key)).conversation.id
+        after = await opened.full_id(after) if after else None
         page = await opened.hf.processes(
             opened.owner,
             conversation_id=conversation,

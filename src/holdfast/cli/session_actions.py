@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from ..app import Holdfast
 
 
+LONGEST_NUMBER = 18
+"""Digits of a message's number."""
+
+
 class EndReasonOption(StrEnum):
     CLOSED = "closed"
     COMPLETED = "completed"
@@ -108,7 +112,7 @@ async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
         elif resumed.id == session.id:
             say(f"{session.id} is open already.")
         else:
-            say(f"{resumed.id} continues {session.id} stood.")
+            say(f"{resumed.id} continues {session.id}.")
         if not as_json:
             say(f"Send it a message with: {invocation.speaking(resumed.id, resumed.key, resumed.owner)}")
 
@@ -249,7 +253,8 @@ async def rewind(
     if named is None or (message_or_turn and to):
         invocation.wrong_usage("name the message or turn to continue from, once")
     async with invocation.existing(quiet=as_json) as opened:
-        target = int(named) if named.isdecimal() else named
+        target: str | int = int(named) if named.isdecimal() and len(named) <= LONGEST_NUMBER else named
+        target = await opened.full_id(target) if isinstance(target, str) else target
         done = await opened.hf.rewind(opened.owner, id_or_key, target)
         if as_json:
             await _print_session(opened.hf, done.session)

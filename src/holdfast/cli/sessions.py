@@ -257,6 +257,7 @@ async def turns(
 
     async with invocation.existing(quiet=as_json) as opened:
         place = await opened.hf.resolve_name(opened.owner, id_or_key)
+        after = await opened.full_id(after) if after else None
         found = await opened.hf.turns(
             opened.owner, place.conversation.id, session_id=place.addressed, after=after, limit=limit + 1
         )

@@ -36,6 +36,8 @@ SERVER_FILE = "launch.server"
 LOG_FILE = "launch.log"
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
+LEAVE_SECONDS = 10.0
+"""How long a server that is no longer wanted may take to stop by itself."""
 POLL_SECONDS = 0.05
 LOG_LINES = 12
 """How many lines of the log are shown if the server did not start."""
@@ -101,13 +103,26 @@ def running_server(settings: Settings, home: Path) -> str | None:
 async def _start(settings: Settings, home: Path, options: Mapping[str, str]) -> str:
     """Start `holdfast serve`, wait until it listens and record it; returns its URL."""
     process = _spawn(settings, home, options)
+    try:
+        return await _listening(process, home)
+    except BaseException:  # Ctrl-C too: no launch would stop it later
+        process.terminate()
+        try:
+            process.wait(LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+
+
+async def _listening(process: subprocess.Popen[bytes], home: Path) -> str:
+    """Wait until the server that was started listens, and record it; returns its URL."""
     deadline = asyncio.get_running_loop().time() + START_SECONDS
     while (url := local_address(home)) is None:
         if process.poll() is not None:
             raise BadSetting(f"the server could not be started: {_said(home)}")
         if asyncio.get_running_loop().time() > deadline:
             process.kill()
-            process.wait()
             raise BadSetting(f"the server did not listen within {START_SECONDS:g} s: {_said(home)}")
         await asyncio.sleep(POLL_SECONDS)
     record = StartedServer(process.pid, start_of(process.pid) or "", url)

@@ -64,7 +64,7 @@ async def retry(invocation: CommandContext, turn_id: TurnId, as_json: AsJson = F
       holdfast turns retry turn_0a1b2c3d
     """
     async with invocation.existing(quiet=as_json) as opened:
-        turn = await opened.hf.retry_turn(opened.owner, turn_id)
+        turn = await opened.hf.retry_turn(opened.owner, await opened.full_id(turn_id))
         if as_json:
             print_json(objects.turn(turn, most_attempts=invocation.settings.turns.max_attempts))
             return
@@ -82,10 +82,10 @@ async def give_up(invocation: CommandContext, turn_id: TurnId, as_json: AsJson =
       holdfast turns give-up turn_0a1b2c3d
     """
     async with invocation.existing(quiet=as_json) as opened:
-        turn = await opened.hf.turn(opened.owner, turn_id)
+        turn = await opened.hf.turn(opened.owner, await opened.full_id(turn_id))
         if not await opened.hf.give_up_turn(turn.id, BY_HAND):
             raise Conflict(f"turn {turn.id} is {turn.shown_status.value} and does not wait for a retry")
         if as_json:
-            print_json(objects.turn(await opened.hf.turn(opened.owner, turn_id)))
+            print_json(objects.turn(await opened.hf.turn(opened.owner, turn.id)))
         else:
             say(f"{turn.id} was given up.")

@@ -9,7 +9,7 @@ that begins with a summary of the earlier ones opens a further session of the sa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from msgspec import Raw
 from ..domain.ids import new_id
 from ..domain.messages import NewMessage, text_of
 from ..domain.new_messages import said_by_model
-from ..domain.records import ConversationRecord, Imported, ImportMark, SessionRecord
+from ..domain.records import ConversationRecord, Imported, ImportMark, SessionRecord, is_time
 from ..domain.sessions import Edge, EndReason
 from ..domain.views import View
 from ..errors import BadInput, BadMessage, Conflict
@@ -62,6 +62,8 @@ class Transcript:
     last_row: int = 0
     unread: int = 0
     """Lines that could not be read."""
+    problem: str = ""
+    """Why the file could not be read; empty: it could."""
     left_out: int = 0
     """Messages of abandoned branches."""
     input_tokens: int = 0
@@ -88,6 +90,7 @@ class Overview:
     messages: int = 0
     compactions: int = 0
     unread_lines: int = 0
+    unread_files: int = 0
     left_out: int = 0
     first_at: datetime | None = None
     last_at: datetime | None = None
@@ -99,6 +102,7 @@ def overview(origin: str, transcripts: Iterable[Transcript]) -> Overview:
     found = Overview(origin)
     for each in transcripts:
         found.files += 1
+        found.unread_files += bool(each.problem)
         found.unread_lines += each.unread
         found.left_out += each.left_out
         if not each.messages:
@@ -133,6 +137,8 @@ class TranscriptImporter:
     async def run(self, transcripts: Iterable[Transcript]) -> Taken:
         for done, transcript in enumerate(transcripts):
             self._progress("importing", done, self._files)
+            if transcript.problem:
+                self.taken.problems.append(f"{transcript.path} could not be read: {transcript.problem}")
             if transcript.unread:
                 self.taken.problems.append(
                     f"{transcript.path}: {transcript.unread:,} lines could not be read and were left out"
@@ -269,12 +275,18 @@ def _storable(value: dict[str, Any]) -> tuple[NewMessage, bool]:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """The objects of a file of JSON lines with their numbers, from 1; None for a line that is none. A last
-    line without its end is left out: it is being written."""
+    """The objects of a file of JSON lines with their numbers, from 1; None for a line that is none, or is
+    longer than LONGEST_LINE. A last line without its end is left out: it is being written."""
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
-            if not line.endswith(b"\n"):
+            is_long = False
+            while line and not line.endswith(b"\n"):
+                is_long, line = True, file.readline(LONGEST_LINE)
+            if not line:
                 return
+            if is_long:
+                yield number, None
+                continue
             if not line.strip():
                 continue
             try:
@@ -282,6 +294,16 @@ def lines_of(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 value = None
             yield number, value if isinstance(value, dict) else None
+
+
+def read_all(paths: Iterable[Path], read: Callable[[Path], Transcript]) -> Iterator[Transcript]:
+    """The transcripts of these files. One that cannot be read is empty, with the reason, and stops no
+    other."""
+    for path in paths:
+        try:
+            yield read(path)
+        except OSError as error:
+            yield Transcript(path.stem, path, problem=error.strerror or str(error))
 
 
 def files_in(path: Path, pattern: str) -> list[Path]:
@@ -302,4 +324,4 @@ def time_in(value: object) -> datetime | None:
         found = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         return None
-    return found if found is not None and found.tzinfo is not None else None
+    return found if found is not None and is_time(found) else None

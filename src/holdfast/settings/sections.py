@@ -18,6 +18,8 @@ from ..errors import BadInput, BadSetting
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 FAR = 100_000
 MOST_MINUTES = 52_560_000  # a hundred years; longer would exceed the calendar
+MOST_SECONDS, MOST_DAYS = 60 * MOST_MINUTES, 36_500
+MOST_MB = 2**40  # an exbibyte; more could not be counted
 SMALLEST_WINDOW = 256  # tokens; a smaller window cannot hold a question and its answer
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _PRICE = re.compile(r"\d{1,9}(\.\d{1,9})?/\d{1,9}(\.\d{1,9})?")
@@ -56,7 +58,7 @@ class ServerSettings:
     host: str = _setting("127.0.0.1", "the address to listen on", not_empty=True)
     port: int = _setting(8377, "the port to listen on; 0: any free one", at_least=0, at_most=65535)
     workers: int = _setting(1, "how many processes serve the port, each a node", at_least=1, at_most=64)
-    max_body_mb: float = _setting(20.0, "how large a request may be, in MiB", above=0)
+    max_body_mb: float = _setting(20.0, "how large a request may be, in MiB", above=0, at_most=MOST_MB)
     max_requests: int = _setting(1000, "how many requests may be in progress at once", at_least=1)
     checkpoint_seconds: float = _setting(0.5, "a streaming reply is saved at least this often", above=0)
     busy_wait_seconds: float = _setting(
@@ -153,9 +155,11 @@ class LimitSettings:
         10_000, "messages and items in one request; 0: unlimited", at_least=0
     )
     conversation_mb: float = _setting(
-        256.0, "bytes of messages in one conversation, in MiB; 0: unlimited", at_least=0
+        256.0, "bytes of messages in one conversation, in MiB; 0: unlimited", at_least=0, at_most=MOST_MB
     )
-    owner_mb: float = _setting(0.0, "bytes of messages of one owner, in MiB; 0: unlimited", at_least=0)
+    owner_mb: float = _setting(
+        0.0, "bytes of messages of one owner, in MiB; 0: unlimited", at_least=0, at_most=MOST_MB
+    )
     owner_conversations: int = _setting(0, "conversations of one owner; 0: unlimited", at_least=0)
     streams_per_key: int = _setting(
         200, "streams that one API key may have open at once; 0: unlimited", at_least=0
@@ -220,13 +224,17 @@ class ProcessSettings:
         60.0, "a process that showed activity within this time is active", above=0, at_most=86_400
     )
     on_reset: str = _setting("stop", "what a reset does with a session's processes", choices=("stop", "keep"))
-    grace_seconds: float = _setting(10.0, "time between SIGTERM and SIGKILL", at_least=0)
+    grace_seconds: float = _setting(
+        10.0, "time between SIGTERM and SIGKILL", at_least=0, at_most=MOST_SECONDS
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
     flush: bool = _setting(True, "keep a memory of each ended session; off by default with the local model")
-    min_messages: int = _setting(4, "a session with fewer messages is too short to be flushed", at_least=1)
+    min_messages: int = _setting(
+        4, "a session with fewer messages is too short to be flushed", at_least=1, at_most=2**31
+    )
     concurrency: int = _setting(4, "how many flushes run at once, over all nodes", at_least=1)
     per_minute: int = _setting(30, "how many flushes are attempted in a minute, over all nodes", at_least=1)
     max_attempts: int = _setting(5, "a flush that failed this often becomes a dead letter", at_least=1)
@@ -290,18 +298,26 @@ class NotifySettings:
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
     heartbeat_seconds: float = _setting(15.0, "interval of a node's heartbeat", above=0)
-    stale_seconds: float = _setting(90.0, "a node without a heartbeat for this long counts as hung", above=0)
+    stale_seconds: float = _setting(
+        90.0, "a node without a heartbeat for this long counts as hung", above=0, at_most=MOST_SECONDS
+    )
     sweep_seconds: float = _setting(5.0, "interval of the sweep", above=0)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    events_days: float = _setting(30.0, "how long events are kept", above=0)
+    events_days: float = _setting(30.0, "how long events are kept", above=0, at_most=MOST_DAYS)
     requests_days: float = _setting(
-        30.0, "how long a retried request is recognised, and side requests are kept", above=0
+        30.0,
+        "how long a retried request is recognised, and side requests are kept",
+        above=0,
+        at_most=MOST_DAYS,
     )
     conversations_days: float = _setting(
-        0.0, "how long a conversation is kept after its last message; 0: forever", at_least=0
+        0.0,
+        "how long a conversation is kept after its last message; 0: forever",
+        at_least=0,
+        at_most=MOST_DAYS,
     )
 
 
@@ -544,7 +560,9 @@ def without_password(url: str) -> str:
 
 def store_location(url: str) -> str:
     """A store's location, for people."""
-    return without_password(url) if is_postgres(url) else str(database_path(url).absolute())
+    if not is_postgres(url):
+        return str(database_path(url).absolute())
+    return re.sub(r"(?<=[?&])sslpassword=[^&#]*", "sslpassword=***", without_password(url))
 
 
 def database_path(url: str) -> Path:

@@ -73,20 +73,36 @@ def _find_file(config: Path | None, environment: Mapping[str, str]) -> tuple[_Fi
     """The settings file to use, and the one in the working directory if it was ignored."""
     named = config or (Path(environment["HOLDFAST_CONFIG"]) if environment.get("HOLDFAST_CONFIG") else None)
     if named is not None:
-        if not named.is_file():
+        if not _is_file(named):
             raise BadSetting(f"there is no settings file {named}")
         return _read(named), None
     own = home(environment) / "holdfast.toml"
-    local = _read(LOCAL_FILE) if LOCAL_FILE.is_file() else None
+    local = _local_file()
     ignored = None
-    if local is not None and not (own.is_file() and own.samefile(LOCAL_FILE)):
+    if local is not None and not (_is_file(own) and own.samefile(LOCAL_FILE)):
         if is_trusted(home(environment), local.path, local.content):
             return local, None
         ignored = local
-    if not own.is_file():
+    if not _is_file(own):
         return None, ignored
     check_private(own)
     return _read(own), ignored
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _local_file() -> _File | None:
+    """The settings file in the working directory. One that cannot be read is not trusted; a directory that
+    may not be searched (another user's, after sudo) has none."""
+    try:
+        return _File(LOCAL_FILE, LOCAL_FILE.read_bytes()) if LOCAL_FILE.is_file() else None
+    except OSError:
+        return _File(LOCAL_FILE, b"") if os.access(".", os.X_OK) else None
 
 
 def _read(path: Path) -> _File:
@@ -118,7 +134,7 @@ def _tell_ignored(path: Path) -> None:
 def trust_file(path: Path) -> list[str]:
     """Trust this settings file as it is now; returns the names of its settings. Raises BadSetting if it is
     none."""
-    if not path.is_file():
+    if not _is_file(path):
         raise BadSetting(f"there is no settings file {path}")
     file = _read(path)
     found = _apply(Settings(), _parsed(file), str(path))

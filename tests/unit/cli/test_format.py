@@ -22,6 +22,7 @@ from holdfast.cli.format import (
 )
 from holdfast.cli.run import model_setting
 from holdfast.errors import BadSetting, NotFound
+from holdfast.settings import store_location
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -128,6 +129,14 @@ def test_an_address_without_its_scheme_is_refused(option: str) -> None:
         ("model.base_url", "https://ada:word@example.com/v1", "https://ada:(hidden)@example.com/v1"),
         ("store.url", "postgresql://ada:word@host/db", "postgresql://ada:(hidden)@host/db"),
         ("store.url", "postgresql://ada@host/db", "postgresql://ada@host/db"),
+        (
+            "store.url",
+            "postgresql://host/db?user=ada&password=word&sslmode=require&sslpassword=other",
+            "postgresql://host/db?user=ada&password=(hidden)&sslmode=require&sslpassword=(hidden)",
+        ),
+        ("model.base_url", "https://h/v1?api_key=word#x", "https://h/v1?api_key=(hidden)#x"),
+        ("notify.webhook", "https://h/?Token=word&a=b", "https://h/?Token=(hidden)&a=b"),
+        ("notify.webhook", "https://h/?a=b", "https://h/?a=b"),
         ("store.url", "sqlite:////home/ada/a:b@c.db", "sqlite:////home/ada/a:b@c.db"),
         ("model.api_key_env", "OPENAI_API_KEY", "OPENAI_API_KEY"),
         ("model.api_key_env", "sk-abcdef", "(hidden)"),
@@ -155,3 +164,8 @@ def test_secrets_are_hidden(name: str, value: object, shown: object) -> None:
 )
 def test_an_unknown_id_is_answered_by_the_command_that_lists_the_known_ones(what: str, command: str) -> None:
     assert f"`{command}`" in next_step_after(NotFound(what, "x"))
+
+
+def test_a_stores_location_has_no_password() -> None:
+    url = "postgresql://ada:one@host/db?password=two&sslpassword=three&sslmode=require"
+    assert store_location(url) == "postgresql://ada@host/db?password=***&sslpassword=***&sslmode=require"

@@ -103,6 +103,32 @@ def test_wrong_usage_exits_2_and_shows_how_it_is_used(home: Home, arguments: lis
     assert not home.path.exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["backup", "x" * 300],
+        ["restore", "x" * 300],
+        ["import", "codex", "x" * 300],
+        ["import", "hermes", "x" * 300],
+        ["config", "trust", "x" * 300],
+        ["sessions", "--config", "x" * 300],
+        ["sessions", "export", "-o", "x" * 300],
+        ["sessions", "rewind", "k", "9" * 5000],
+        ["sessions", "rewind", "k", "9" * 20],
+        ["sessions", "fork", "k", "--up-to", "9" * 20],
+        ["sessions", "search", "x", "--role", "a\udcffb"],
+        ["pair", "approve", "a\udcffb"],
+        ["backup", "a\udcffb"],
+    ],
+    ids=lambda words: " ".join(words)[:30].encode("ascii", "replace").decode(),
+)
+def test_what_cannot_be_used_is_an_error_in_a_sentence(home: Home, arguments: list[str]) -> None:
+    home.ok("run", "--key", "k", "hello")
+    done = home.run(*arguments)
+    assert done.returncode in (1, 2) and done.stdout == ""
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+
+
 def test_an_id_without_a_verb_is_answered_with_the_verb(home: Home) -> None:
     assert "holdfast sessions show sess_123" in home.run("sessions", "sess_123").stderr
 

@@ -122,6 +122,14 @@ def test_what_a_command_ends_waits_for_a_server_and_can_be_skipped(home: Home) -
     assert home.ok("memories", "retry", two) == "1 session will be flushed by the server.\n"
 
 
+def test_all_sessions_have_a_flush_or_none_is_retried_or_skipped(home: Home) -> None:
+    (session_id,) = remember(home, "")
+    for verb in ("retry", "skip"):
+        done = home.run("memories", verb, session_id, "sess_never")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert home.json("doctor")["flushes"] == {"pending": 0, "running": 0, "dead": 1, "coming": 0}
+
+
 def test_wrong_usage_says_what_to_do(home: Home) -> None:
     for arguments in (("skip",), ("skip", "--before", "yesterday")):
         done = home.run("memories", *arguments)

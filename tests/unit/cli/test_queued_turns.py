@@ -6,7 +6,7 @@ import asyncio
 
 import holdfast
 from holdfast.domain.conversations import Address
-from holdfast.domain.ids import new_id
+from holdfast.domain.ids import new_id, short
 from holdfast.domain.new_messages import new_messages
 from holdfast.domain.recovery import Origin, RequestToStore
 from holdfast.domain.turns import TurnRequest
@@ -26,6 +26,19 @@ async def _queued(home: Home) -> tuple[str, str]:
             assert queued is not None
             await turn.append({"role": "assistant", "content": "to one"})
     return turn.id, queued.turn.id
+
+
+def test_turns_are_retried_given_up_and_paged_by_their_shortened_ids(home: Home) -> None:
+    """Tables on a terminal show these."""
+    home.ok("run", "--key", "k", "one")
+    home.ok("run", "--key", "k", "two")
+    newest, oldest = home.json("sessions", "turns", "k")["data"]
+    (rest,) = home.json("sessions", "turns", "k", "--after", short(newest["id"]))["data"]
+    assert rest["id"] == oldest["id"]
+    for verb in ("retry", "give-up"):
+        done = home.run("turns", verb, short(newest["id"]))
+        assert done.returncode == 1 and newest["id"] in done.stderr and "completed" in done.stderr
+    assert "continues from message 2" in home.ok("sessions", "rewind", "k", short(oldest["id"]))
 
 
 def test_turns_list_and_why_show_what_is_queued(home: Home) -> None:

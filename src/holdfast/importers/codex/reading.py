@@ -104,9 +104,9 @@ class _RolloutReader:
         elif kind == "reasoning":
             texts = [*_texts(item.get("summary")), *_texts(item.get("content"))]
             self._thought += [text for text in texts if text]
-        elif kind in CALLS and (item.get("call_id") or item.get("id")):
-            self._call(number, item, CALLS[str(kind)])
-        elif kind in OUTPUTS:
+        elif isinstance(kind, str) and kind in CALLS and (item.get("call_id") or item.get("id")):
+            self._call(number, item, CALLS[kind])
+        elif isinstance(kind, str) and kind in OUTPUTS:
             output = item.get("output") if "output" in item else item.get("tools")
             content = output if isinstance(output, str) else _content(output)
             result = {"role": "tool", "tool_call_id": str(item.get("call_id")), "content": content}
