@@ -24,7 +24,7 @@ from holdfast.store.postgres import deadlines
 
 from . import mutants
 from .checks import Violation
-from .world import SEASON, STORM, Plan, World
+from .world import SEASON, STALLS, STORM, Plan, World
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -77,7 +77,7 @@ def run_all(plans: Sequence[tuple[Plan, Sequence[int]]]) -> Tally:
 
 
 def test_whatever_goes_wrong_every_promise_holds(figures: Tell) -> None:
-    tally = run_all([(STORM, range(2)), (DAYS, range(1))])
+    tally = run_all([(STORM, range(2)), (STALLS, range(1)), (DAYS, range(1))])
     more = iter(range(2, 15))  # what a seed does changes with the code: some may be too quiet
     while not SEED and (never := [each for each in HAPPENS if not tally.seen[each]]):
         seed = next(more, None)
@@ -111,12 +111,15 @@ HAPPENS = (
 )
 
 
+LONG = ((STORM, 300), (STALLS, 100), (SEASON, 60))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.skipif(not SOAK, reason="only with HOLDFAST_TEST_SOAK=1")
 def test_whatever_goes_wrong_for_years_every_promise_holds(figures: Tell) -> None:
     first = random.SystemRandom().randrange(1_000_000)
-    tally = run_all([(STORM, range(first, first + 300)), (SEASON, range(first, first + 60))])
+    tally = run_all([(plan, range(first, first + seeds)) for plan, seeds in LONG])
     figures(str(tally))
 
 
@@ -168,9 +171,12 @@ def test_a_thread_of_another_test_keeps_the_real_clock() -> None:
     assert troubles == []
 
 
-LASTING = {mutants.processes_block_for_ever}
-"""What takes longer than a storm to show."""
+PLANS = {mutants.no_fencing: STALLS, mutants.processes_block_for_ever: DAYS}
+"""Those that a storm shows seldom, or that take longer to show."""
+MOST_SEEDS = 40
+"""Enough for a mistake that one seed in ten shows; only one that is not seen takes so many."""
 SEEN_BY: dict[Callable[[mutants.Put], None], int] = {
+    mutants.no_fencing: 1,
     mutants.reaping_by_wall_clock: 3,
     mutants.flushed_set_in_memory: 6,
     mutants.no_tip_resolution: 2,
@@ -189,9 +195,9 @@ def test_a_mistake_put_in_on_purpose_is_seen(mutant: Callable[[mutants.Put], Non
     seen = []
     with mutants.broken_by(mutant):
         first = SEEN_BY.get(mutant, 0)
-        for seed in (first, *(each for each in range(12) if each != first)):
+        for seed in (first, *(each for each in range(MOST_SEEDS) if each != first)):
             try:
-                World(seed, DAYS if mutant in LASTING else STORM).run()
+                World(seed, PLANS.get(mutant, STORM)).run()
             except Violation as violation:
                 seen.append(violation)
                 break

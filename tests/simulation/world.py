@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -108,6 +108,12 @@ STORM = Plan(
     busy_chance=0.02, outage=60, longest_outage=20, tools=0.3, poison=0.02,
 )  # fmt: skip
 """Minutes in which everything happens. Beats come faster than by default, so that hangs are noticed soon."""
+
+STALLS = replace(
+    STORM, name="stalls", heartbeat_seconds=1.5, stale_seconds=6, stop=6, longest_stop=60,
+    kill=0, leave=0, reboot=0, sleep=0, jump=0, full=0, break_=0,
+)  # fmt: skip
+"""Minutes in which nodes often hang for longer than they may, are reaped, and write when they go on."""
 
 SEASON = Plan(
     "season", 14 * 86_400.0, servers=1, scripts=1, clients=3, conversations=3, think_seconds=4 * 3600,
