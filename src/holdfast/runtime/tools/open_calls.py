@@ -85,9 +85,7 @@ class ReconcileWebhook:
             "session_id": call.session_id,
             "turn_id": call.turn_id,
         }
-        webhook = Webhook(
-            self._url, RECONCILE_SECONDS
-        )  # for this call alone: others may ask at the same time
+        webhook = Webhook(self._url, RECONCILE_SECONDS)  # its own: other calls may ask at the same time
         try:
             answer = await webhook.ask(msgspec.json.encode(asked), call.key)
         finally:

@@ -118,10 +118,8 @@ class TurnRunner:
         for it. Raises what TurnGate.begin raises.
         """
         turn_id = order.request.turn_id
-        while (
-            same := self._beginning.get(turn_id)
-        ) is not None:  # the queue and a connector begin it at once
-            await asyncio.shield(same)
+        while (same := self._beginning.get(turn_id)) is not None:
+            await asyncio.shield(same)  # the queue and a connector may begin it at the same time
         if (here := self._running.get(turn_id)) is not None:
             here.attend(order.client)
             return here

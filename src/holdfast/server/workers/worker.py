@@ -192,9 +192,7 @@ class FairAcceptor:
             connection, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass  # another worker took it, or the client has left
-        except (
-            OSError
-        ) as error:  # too many open files; or, on Linux, an error of the new connection's network
+        except OSError as error:  # too many open files; on Linux also an error of the new connection
             log.error("no connection can be accepted for %g s: %s", FULL_SECONDS, error.strerror)
             self._loop.remove_reader(self._socket)
             self._later = self._loop.call_later(FULL_SECONDS, self._listen)
