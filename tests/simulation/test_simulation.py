@@ -171,7 +171,10 @@ def test_a_thread_of_another_test_keeps_the_real_clock() -> None:
     assert troubles == []
 
 
-PLANS = {mutants.no_fencing: STALLS, mutants.processes_block_for_ever: DAYS}
+PLANS: dict[Callable[[mutants.Put], None], Plan] = {
+    mutants.no_fencing: STALLS,
+    mutants.processes_block_for_ever: DAYS,
+}
 """Those that a storm shows seldom, or that take longer to show."""
 MOST_SEEDS = 40
 """Enough for a mistake that one seed in ten shows; only one that is not seen takes so many."""
