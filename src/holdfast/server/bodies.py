@@ -124,16 +124,15 @@ class BodyReader(HeldLimits):
         """The request's body. Raises HttpError if it is too large (`most` bytes, if that is less than
         `max_body_mb`), arrives too slowly (`seconds` replaces BODY_SECONDS), or if this API key's requests
         exceed their memory limit."""
-        limit = int(self.services.settings.server.max_body_mb * 2**20)
-        limit = limit if most is None else min(limit, most)
+        limit = self._max_body if most is None else min(self._max_body, most)
         declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
-            raise _too_large(limit)
+            raise self._too_large(limit)
         cycle = self._cycle
         whole = take_body(cycle) if cycle is not None else None
         if whole is not None:
             if len(whole) > limit:
-                raise _too_large(limit)
+                raise self._too_large(limit)
             self.hold_bytes(len(whole))
             return whole
         whole = b""
@@ -142,6 +141,14 @@ class BodyReader(HeldLimits):
         if deadline.passed:
             raise HttpError(408, "the request's body did not arrive in time", "request_timeout")
         return whole
+
+    @property
+    def _max_body(self) -> int:
+        return int(self.services.settings.server.max_body_mb * 2**20)
+
+    def _too_large(self, limit: int) -> HttpError:
+        setting = " ([server] max_body_mb)" if limit == self._max_body else ""
+        return HttpError(413, f"the body is larger than {limit / 2**20:g} MiB{setting}", "request_too_large")
 
     async def _read_body(self, limit: int) -> bytes:
         pieces: list[bytes] = []
@@ -153,7 +160,7 @@ class BodyReader(HeldLimits):
             piece = message.get("body", b"")
             size += len(piece)
             if size > limit:
-                raise _too_large(limit)
+                raise self._too_large(limit)
             self.hold_bytes(len(piece))
             pieces.append(piece)
             if not message.get("more_body"):
@@ -238,10 +245,4 @@ def _fault(body: bytes) -> str | None:
     return (
         f"the escape {alone[0].decode()} at byte {alone.start()} is half of a surrogate pair; "
         "send both halves, or the character itself in UTF-8"
-    )
-
-
-def _too_large(limit: int) -> HttpError:
-    return HttpError(
-        413, f"the body is larger than {limit / 2**20:g} MiB ([server] max_body_mb)", "request_too_large"
     )

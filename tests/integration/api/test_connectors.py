@@ -106,7 +106,8 @@ async def test_messages_without_a_verified_sender_are_small_few_and_quick(
     """Who posts is known only when the body was read: bodies must not fill the memory."""
     monkeypatch.setattr("holdfast.server.gate.PUSHES", 2)
     monkeypatch.setattr("holdfast.server.admin.connectors.FORM_SECONDS", 0.5)
-    assert (await post(hooked, body_of("x" * 2**20))).status_code == 413
+    long = await post(hooked, body_of("x" * 2**20))
+    assert (long.status_code, long.json()["error"]["message"]) == (413, "the body is larger than 1 MiB")
     assert (await post(hooked, body_of("\x01" * 100_000))).status_code == 200, "the longest that is kept"
     stranger, gate = await hooked.with_token(None), asyncio.Event()
     read: list[bytes] = []
