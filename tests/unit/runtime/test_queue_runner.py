@@ -83,3 +83,22 @@ async def test_an_owner_with_many_does_not_hold_up_another(store: SQLiteStore) -
             "running",
         ]
         await queue.stop()
+
+
+async def test_an_owner_who_has_waited_comes_before_one_whose_turn_has_just_ended(store: SQLiteStore) -> None:
+    """All slots are used, and what their owners have queued besides is older."""
+    first = [await queued(store, f"{each}1", each) for each in ("ada", "bob")]
+    older = [await queued(store, f"{each}2", each) for each in ("ada", "bob")]
+    async with serving(store, Gated().model) as server:
+        queue = queue_runner(store, server, most=2)
+        async with asyncio.timeout(60):
+            while len(server.runner.running) < 2:
+                await queue.run_once()
+        assert set(server.runner.running) == set(first)
+        other = await queued(store, "c", "eve")
+        await server.runner.stop(None, first[0], TurnStatus.CANCELLED, "enough")
+        async with asyncio.timeout(60):
+            while len(server.runner.running) < 2:
+                await queue.run_once()
+        assert [await status(store, each) for each in (*older, other)] == ["queued", "queued", "running"]
+        await queue.stop()

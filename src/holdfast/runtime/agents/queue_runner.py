@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -32,6 +32,8 @@ LOOK_SECONDS = 1.0
 AT_ONCE = 100
 OTHERS_SECONDS = 0.5
 """How long a turn is left to the server that accepted it."""
+MOST_OWNERS = 1000
+"""How many owners are remembered, to begin with those who have waited longest."""
 KEY_REVOKED = "The key that it came with was revoked while it was queued."
 
 
@@ -66,6 +68,8 @@ class QueueRunner:
         """The turns of queues that were begun here and have not ended, by id."""
         self._of_owner: Counter[str] = Counter()
         """How many of them each owner has."""
+        self._last_begun: dict[str, float] = {}
+        """When each owner's last one was begun, the longest ago first."""
         self._loop = periodic.every(
             LOOK_SECONDS, self.run_once, "begin queued turns", pause=lambda waits: 0.0 if waits else None
         )
@@ -97,14 +101,31 @@ class QueueRunner:
             return False
         heads = await self._store.queue_heads(limit=AT_ONCE)
         self._others = {turn.id: self._others.get(turn.id, self._monotonic()) for turn in heads}
-        for turn in heads:
+        for turn in self._in_fair_order(heads):
             if len(self._running) >= self._most:
                 break
             if turn.id not in self._running and self._may_begin(turn):
                 self._of_owner[turn.owner] += 1
+                self._note_begun(turn.owner)
                 self._running[turn.id] = asyncio.create_task(self._see_through(turn))
         await self._store.changed(version, OTHERS_SECONDS if self._others else LOOK_SECONDS)
         return True
+
+    def _in_fair_order(self, heads: Sequence[Turn]) -> list[Turn]:
+        """First the turns of owners with the fewest running here; of those, who has waited longest."""
+        counted = self._of_owner.copy()
+
+        def place(turn: Turn) -> tuple[int, float]:
+            counted[turn.owner] += 1
+            return counted[turn.owner], self._last_begun.get(turn.owner, 0.0)
+
+        return sorted(heads, key=place)
+
+    def _note_begun(self, owner: str) -> None:
+        self._last_begun.pop(owner, None)
+        self._last_begun[owner] = self._monotonic()
+        if len(self._last_begun) > MOST_OWNERS:
+            del self._last_begun[next(iter(self._last_begun))]
 
     def _may_begin(self, turn: Turn) -> bool:
         """False: its own node may begin it in the next moment, or its owner has as many running as it may."""
