@@ -33,7 +33,6 @@ GRACE_SECONDS = 2.0
 LAST_WORDS_SECONDS = 0.5
 """How long the last output may take to arrive after the command has ended."""
 POLL_SECONDS = 0.05
-NO_LEADER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ async def run_command(
     except BaseException as error:
         os.close(read_end)
         if isinstance(error, asyncio.CancelledError):  # it may have begun
-            _Tree(NO_LEADER, mark).signal(signal.SIGKILL)
+            _Tree(None, mark).signal(signal.SIGKILL)
         raise
     finally:
         os.close(write_end)
@@ -191,8 +190,8 @@ class _Tree:
     """The processes a command has started: its session, those with its mark, and their descendants. A process
     found once stays known, by pid and start time, when its parents are gone."""
 
-    def __init__(self, leader: int, mark: str | None = None) -> None:
-        """Without a mark: only the command's session."""
+    def __init__(self, leader: int | None, mark: str | None = None) -> None:
+        """Without a mark: only the command's session. Without a leader: only what has the mark."""
         self._leader = leader
         self._mark = None if mark is None else f"{MARK}={mark}".encode()
         self._known: set[tuple[int, str]] = set()

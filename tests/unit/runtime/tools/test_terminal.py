@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.os_support import own_umask, private_umask, running_processes, send_signal
+from holdfast.os_support import Running, own_umask, private_umask, running_processes, send_signal
 from holdfast.runtime.processes.supervisor import Supervisor
 from holdfast.runtime.tools import terminal as commands
 from holdfast.runtime.tools.terminal import Terminal
@@ -168,6 +168,16 @@ async def test_a_command_that_is_given_up_while_it_begins_ends(terminal: Termina
     with pytest.raises(asyncio.CancelledError):
         await task
     await until("sleep 62.5", 0)
+
+
+def test_a_process_that_is_just_being_removed_is_not_taken_for_one_of_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel lists it with -1 for group and session, and its former children may be in the same list."""
+    removed = Running(2**22 + 1, 1, -1, -1, "1", 0.0)
+    child = Running(2**22 + 2, removed.pid, 7, 7, "1", 0.0)
+    monkeypatch.setattr(commands, "running_processes", lambda: {one.pid: one for one in (removed, child)})
+    assert commands._Tree(None, "proc_1").living() == []
 
 
 async def test_what_a_command_leaves_running_is_stopped_and_told(terminal: Terminal, call: Caller) -> None:
