@@ -243,6 +243,11 @@ CHAT_FILE = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:â€
             [said(None, tool_calls=[call("c1", "sh", '{"input":"ls \\"a\\""}')]), tool("c1", "b")],
             id="a custom tool",
         ),
+        pytest.param(
+            [fc("c1"), fco("c1", "b", reasoning_content="Hm")],
+            [said(None, tool_calls=[call("c1")]), tool("c1", "b", reasoning_content="Hm")],
+            id="a result with a field of replies",
+        ),
     ],
 )
 def test_items_become_messages(items: Any, messages: list[dict[str, Any]]) -> None:
@@ -741,6 +746,7 @@ nearly: st.SearchStrategy[Any] = st.recursive(
 @given(st.lists(st.dictionaries(known_fields, nearly, max_size=6), max_size=4) | nearly)
 @example([fc("c1"), {"role": "assistant", "content": "x", "reasoning_content": "y"}, thought("z"), fc("c2")])
 @example([{"role": "assistant", "content": [{"type": "input_text", "text": "", "annotations": {}}]}])
+@example([fc("c1"), fco("c1", "b", reasoning_content=5)])
 def test_rubbish_is_refused_or_can_be_stored_and_shown(items: Any) -> None:
     try:
         messages = [new_message(message) for message in messages_from_input(items)]

@@ -149,7 +149,7 @@ class _Reader:
     def done(self) -> list[dict[str, Any]]:
         self._settle_thoughts()
         for message in self._messages:  # joined once: a reply may have thousands of pieces
-            if "reasoning_content" in message:
+            if message["role"] == "assistant" and "reasoning_content" in message:
                 message["reasoning_content"] = "\n\n".join(message["reasoning_content"])
         return self._messages
 
