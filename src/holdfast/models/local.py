@@ -175,7 +175,8 @@ def _load() -> Any:
     try:
         import xllamacpp
     except ImportError as problem:
-        raise ModelError(f"the engine of the small local model cannot be loaded: {problem}") from problem
+        what = "the engine of the small local model cannot be loaded"
+        raise ModelError(f"{what}: {problem}", public=what) from problem
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.model_alias = {NAME}  # otherwise its answers contain the file's path
@@ -202,7 +203,10 @@ def _load() -> Any:
         try:
             return xllamacpp.Server(params)
         except (RuntimeError, ValueError) as problem:
-            raise ModelError(f"the small local model at {file} cannot be loaded: {problem}") from problem
+            raise ModelError(
+                f"the small local model at {file} cannot be loaded: {problem}",
+                public="the small local model cannot be loaded",
+            ) from problem
 
 
 def _not_served(name: str | None) -> ModelError:

@@ -2,9 +2,11 @@
 
 import asyncio
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import psutil
@@ -211,6 +213,21 @@ async def test_without_a_library_of_the_system_it_names_that_library(monkeypatch
     with pytest.raises(ModelError, match=r"needs the system library libgomp-absent.so.1: install it"):
         await answer(model, asking("Hi"))
     await model.close()
+
+
+@pytest.mark.parametrize("engine", [None, MagicMock(Server=MagicMock(side_effect=RuntimeError("bad file")))])
+async def test_why_it_cannot_be_loaded_is_for_the_operator(
+    monkeypatch: pytest.MonkeyPatch, engine: MagicMock | None
+) -> None:
+    """A client of a server is told no path."""
+    monkeypatch.setattr(local, "missing", lambda: None)
+    monkeypatch.setattr(local, "weights", lambda: Path("/opt/weights.gguf"))
+    monkeypatch.setitem(sys.modules, "xllamacpp", engine)
+    model = LocalModel()
+    with pytest.raises(ModelError, match=r"small local model .*cannot be loaded: ") as caught:
+        await answer(model, asking("Hi"))
+    await model.close()
+    assert caught.value.public.endswith("small local model cannot be loaded")
 
 
 def test_the_install_command_fits_how_holdfast_was_installed(tmp_path: Path) -> None:
