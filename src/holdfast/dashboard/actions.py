@@ -9,6 +9,7 @@ from typing import Any
 from ..cli.format import count
 from ..domain.sessions import EndReason
 from ..errors import BadInput, HoldfastError, NotFound
+from ..server.http import note_trouble
 from ..server.response_writer import HttpResponse
 from .pages import go, html, short
 from .request import PageRequest
@@ -185,7 +186,8 @@ async def act_on_several(visit: PageRequest) -> HttpResponse:
                 await visit.ask(*act.route, names=names, query=query)
                 done += 1
         except HoldfastError as error:
-            failed.append((name, str(error)))
+            note_trouble("/bulk/{act}", visit.call, error)
+            failed.append((name, error.public))
         chosen.append((name, names["id"]))
     return html(
         visit,

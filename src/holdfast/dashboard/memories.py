@@ -7,6 +7,7 @@ from typing import Any
 
 from ..cli.format import count
 from ..errors import HoldfastError
+from ..server.http import note_trouble
 from ..server.response_writer import HttpResponse
 from .actions import CHOSEN, Act, chosen_fields
 from .pages import go, html
@@ -99,7 +100,8 @@ async def forget_several(visit: PageRequest) -> HttpResponse:
             try:
                 await visit.ask(*FORGET.route, names={"id": memory_id})
             except HoldfastError as error:
-                failed.append((memory_id, str(error)))
+                note_trouble("/memories/forget", visit.call, error)
+                failed.append((memory_id, error.public))
     return html(
         visit,
         "bulk.html",

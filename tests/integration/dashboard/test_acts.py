@@ -11,8 +11,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from holdfast.app import Holdfast
 from holdfast.domain.flushes import FlushState
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, StoreBusy
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api.conftest import Running, StartServer, running_server, server_home, start_server
@@ -205,3 +206,21 @@ async def test_an_admin_who_looks_does_not_keep_their_own_page_busy(server: Runn
     assert [event.type for event in events] == ["messages.read_by_admin"] * 3
     script = (await client.get("/static/holdfast.js")).text
     assert '"messages.read_by_admin") return' in script  # else each look would be a reason for the next
+
+
+@pytest.mark.parametrize("path", ["/bulk/end", "/bulk/delete", "/memories/forget"])
+async def test_what_failed_for_one_of_several_names_no_file(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    said = (await server.say("about kelp", x_holdfast_session_key="cli:ada"))["holdfast"]
+    client = await logged_in(server)
+
+    async def busy(*args: object, **named: object) -> None:
+        raise StoreBusy("the lock of /srv/secret.db was held too long")
+
+    for name in ("end_session", "delete_conversation", "forget_memory"):
+        monkeypatch.setattr(Holdfast, name, busy)
+    answer = await sent(client, path, sure="1", **{f"id-{said['session_id']}": ""})
+    assert answer.status_code == 200 and "store is unavailable" in answer.text
+    assert "/srv/secret.db" not in answer.text
+    assert "/srv/secret.db" in caplog.text
