@@ -26,7 +26,6 @@ async def test_a_server_whose_store_does_not_answer_is_alive(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOK_SECRET", f"whsec_{'A' * 32}")
-    monkeypatch.setattr(health, "WAITING_SECONDS", 0.05)
     hook = {"kind": "webhook", "token_env": "HOOK_SECRET", "url": "http://127.0.0.1:1/hook"}
     server = await start_server(connectors={"hook": hook})
     assert (await server.client.get("/healthz")).json()["connectors"] == {"hook": "stopped"}
@@ -36,6 +35,7 @@ async def test_a_server_whose_store_does_not_answer_is_alive(
 
     for name in ("count_waiting", "connector_states"):
         monkeypatch.setattr(server.store, name, never)
+    monkeypatch.setattr(health, "WAITING_SECONDS", 0.05)
     async with asyncio.timeout(60):
         told = (await server.client.get("/healthz")).json()
     assert (told["status"], told["waiting_turns"], "connectors" in told) == ("ok", None, False)
