@@ -195,6 +195,25 @@ async def test_what_came_while_the_clock_was_ahead_waits_no_longer_when_it_is_se
     assert [out.text for out in await store.claim_deliveries(claim)] == ["hi"]
 
 
+async def test_what_came_while_the_clock_was_ahead_still_waits_between_its_attempts(
+    store: Store, node: Node, claim: ConnectorClaim, clock: Clock
+) -> None:
+    pause = timedelta(seconds=30)
+    clock.move(hours=5)
+    await received(store, claim, wrote("1"))
+    clock.move(hours=-5)
+    await store.postpone_messages(claim, await taken(store, claim), pause, "the model is down")
+    ((_, due_at),) = await store.waiting_places(NAME)
+    assert due_at == clock() + pause
+    clock.move(hours=5)
+    await answered(store, node, await taken(store, claim))
+    clock.move(hours=-5)
+    (out,) = await store.claim_deliveries(claim)
+    await store.delivery_failed(claim, out.id, out.attempts, "429", retry_after=pause)
+    assert await store.next_delivery(NAME) == clock() + pause
+    assert await store.claim_deliveries(claim) == []
+
+
 async def test_a_command_is_never_joined_to_a_burst(store: Store, claim: ConnectorClaim) -> None:
     await received(store, claim, wrote("1", ordinal=1), wrote("2", "/new", ordinal=2))
     batch = await taken(store, claim, timedelta(seconds=2))

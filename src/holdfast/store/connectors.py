@@ -440,7 +440,7 @@ def postpone(
     for each in batch.messages:
         again_at = tx.now + pause // MICROSECOND
         values = {"again_at": again_at, "error": error and storable(error), "count": int(error is not None)}
-        tx.run(Q.postpone_inbox, no=each.no, **values)
+        tx.run(Q.postpone_inbox, no=each.no, now=tx.now, **values)
 
 
 # --- places -------------------------------------------------------------------------------------------------

@@ -306,7 +306,9 @@ def failed(
     again_at = tx.now + pause_after(attempts, retry_after) // MICROSECOND
     state = OutgoingState.DEAD if dead else OutgoingState.PENDING
     error = cut_name(storable(error)) or "unknown"
-    row = tx.one(Q.delivery_failed, id=delivery_id, state=state.value, again_at=again_at, error=error)
+    row = tx.one(
+        Q.delivery_failed, id=delivery_id, state=state.value, again_at=again_at, error=error, now=tx.now
+    )
     if row is None or not dead:
         return False
     owner, conversation, tried, kind, place = row

@@ -207,7 +207,10 @@ UPDATE inbox SET text = '', files = NULL, error = NULL WHERE state NOT IN ('new'
 
 -- name: postpone_inbox
 -- rows: any
-UPDATE inbox SET attempts = attempts + :count, due_at = :again_at, error = :error WHERE no = :no AND state IN ('new', 'taken');
+-- A time of receipt that is ahead is corrected: else it would be due at once, see `inbox_due_at`.
+UPDATE inbox SET attempts = attempts + :count, due_at = :again_at, error = :error,
+                 received_at = CASE WHEN received_at > :now THEN :now ELSE received_at END
+WHERE no = :no AND state IN ('new', 'taken');
 
 -- name: prune_inbox
 DELETE FROM inbox WHERE no IN (
@@ -287,7 +290,9 @@ UPDATE deliveries SET state = 'sent', sent_at = :now, parts = :parts, text = '',
 WHERE id = :id AND state = 'pending' RETURNING notice;
 
 -- name: delivery_failed
-UPDATE deliveries SET state = :state, due_at = :again_at, error = :error, claimed_by = NULL
+-- A time of creation that is ahead is corrected: see `postpone_inbox`.
+UPDATE deliveries SET state = :state, due_at = :again_at, error = :error, claimed_by = NULL,
+                      created_at = CASE WHEN created_at > :now THEN :now ELSE created_at END
 WHERE id = :id AND state = 'pending' RETURNING owner, conversation, attempts, kind, place;
 
 -- name: report_dead
