@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from holdfast.domain.connectors import Incoming, Pairing, PairingState
+from holdfast.domain.connectors import Batch, ConnectorClaim, Incoming, Pairing, PairingState
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
@@ -142,6 +143,50 @@ async def test_what_a_person_writes_while_they_are_revoked_is_not_answered(two: 
     )
     assert isinstance(revoked, Pairing) and revoked.state is PairingState.REVOKED
     assert await two.a.waiting_places("phone") == []
+
+
+async def test_a_message_that_is_taken_while_its_sender_is_revoked_does_not_bind_the_chat_again(
+    two: Two,
+) -> None:
+    await say(two.a, two.node_a, key="cli:1")
+    wrote = Incoming("m1", "dm:43", "telegram:dm:43", "43", "let me in")
+    await two.a.ask_pairing("phone", wrote, "AAAA-BBBB")
+    pairing = await two.a.approve_pairing("AAAA-BBBB", OWNER, "cli:1")
+    claim = await two.a.claim_connector("phone", "telegram", two.node_a.id)
+    assert isinstance(claim, ConnectorClaim)
+    await two.a.receive("phone", [wrote], [], claimed=claim)
+    ((place, _),) = await two.a.waiting_places("phone")
+    batch, revoked, _ = await two.interleaving.run(
+        lambda: two.a.take_messages(claim, place, new_id("turn"), "telegram", timedelta()),
+        two.gate_a,
+        after("place_by_key"),
+        lambda: two.b.revoke_pairing(pairing.id),
+        two.gate_b,
+    )
+    assert isinstance(batch, Batch) and isinstance(revoked, Pairing)
+    (shut,) = await two.a.places_of(None)
+    assert (shut.owner, shut.conversation_id) == ("phone/43", None)
+    waiting = await two.a.waiting_places("phone")
+    assert [each for each, _ in waiting] == [place], "the message has its turn, or is withdrawn: not both"
+
+
+async def test_a_chat_that_is_linked_while_its_person_is_revoked_is_not_linked_after(two: Two) -> None:
+    begun = await say(two.a, two.node_a, key="cli:1")
+    wrote = Incoming("m1", "dm:43", "telegram:dm:43", "43", "let me in")
+    await two.a.ask_pairing("phone", wrote, "AAAA-BBBB")
+    pairing = await two.a.approve_pairing("AAAA-BBBB", OWNER, "cli:1")
+    (place,) = await two.a.places_of(None)
+    await two.a.new_link(OWNER, begun.session.conversation_id, "CCCC-DDDD")
+    _, revoked, _ = await two.interleaving.run(
+        lambda: two.a.link_place(place.id, "CCCC-DDDD", hears_all=True),
+        two.gate_a,
+        after("chat_place_by_id"),
+        lambda: two.b.revoke_pairing(pairing.id),
+        two.gate_b,
+    )
+    assert isinstance(revoked, Pairing)
+    (shut,) = await two.a.places_of(None)
+    assert (shut.owner, shut.conversation_id, shut.linked) == ("phone/43", None, False)
 
 
 async def test_a_memory_is_forgotten_once(two: Two) -> None:

@@ -490,7 +490,7 @@ def new_link(tx: Transaction, owner: str | None, conversation_id: str, code: str
 def link(tx: Transaction, place_id: str, code: str, *, hears_all: bool) -> Place | None:
     """Join a place to the conversation of a code of the same owner; None: no such code, or another
     owner's."""
-    place = place_of(tx, place_id)
+    place = _locked(tx, place_id)
     row = tx.one(Q.use_link_code, code_hash=code_hash(code), owner=place.owner, now=tx.now)
     if row is None:
         return None
@@ -587,19 +587,20 @@ def revoke(tx: Transaction, pairing_id: str) -> Pairing:
     """Refuse a person from now on, whatever was approved before. What they wrote and no turn has yet is
     withdrawn. Their chats belong to no conversation any more: no notice and no message of another place is
     sent there. Idempotent. Raises NotFound."""
+    connector = pairing_of(tx, pairing_id).connector
+    (kind,) = tx.one(Q.connector_kind, name=connector) or (connector,)
     changed = tx.run(Q.revoke_pairing, id=pairing_id, now=tx.now)
     pairing = pairing_of(tx, pairing_id)
     if changed:
-        _shut_out(tx, pairing)
+        _shut_out(tx, pairing, kind)
         tx.event(EventType.PAIRING_REVOKED, pairing.owner, pairing=pairing.id, connector=pairing.connector)
     return pairing
 
 
-def _shut_out(tx: Transaction, pairing: Pairing) -> None:
+def _shut_out(tx: Transaction, pairing: Pairing, kind: str) -> None:
     who = {"connector": pairing.connector, "person": pairing.person}
     tx.erased = True
     tx.run(Q.withdraw_inbox_of_person, **who, now=tx.now)
-    kind = (tx.one(Q.connector_kind, name=pairing.connector) or (pairing.connector,))[0]
     own = cut_name(f"{pairing.connector}/{pairing.person}")
     for row in tx.all(Q.chat_places_of_person, **who, address=pairing.address):
         place = to_chat_place(row)

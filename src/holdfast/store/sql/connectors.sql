@@ -36,6 +36,8 @@ RETURNING token, cursor;
 SELECT node FROM connectors WHERE name = :name;
 
 -- name: connector_kind
+-- locks: lock_connector(name)
+-- For revoking a pairing: no message of this connector is being taken, so no chat is bound meanwhile.
 SELECT kind FROM connectors WHERE name = :name;
 
 -- name: connector_claim
