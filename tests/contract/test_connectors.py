@@ -33,6 +33,7 @@ from holdfast.domain.recovery import Cause, Origin, RequestToStore, encoded_requ
 from holdfast.domain.turns import NewResponse, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, ConnectorLost, LeaseLost, NotFound, QuotaExceeded
 from holdfast.store.store import Store
+from holdfast.store.values import Retention
 from tests.contract.steps import Clock, begin, calling, limit, new_node, reap, request, say, to_message
 
 NAME = "phone"
@@ -641,6 +642,19 @@ async def test_a_revoked_person_gets_nothing_more_of_the_conversation(
         False,
     )
     assert await store.check() == []
+
+
+async def test_a_revoked_persons_chat_is_shut_though_its_messages_were_pruned(
+    store: Store, node: Node, claim: ConnectorClaim, clock: Clock
+) -> None:
+    await store.ask_pairing(NAME, wrote("0", person="43"), "AAAA-BBBB")
+    pairing = await store.approve_pairing("AAAA-BBBB")
+    await received(store, claim, wrote("1", person="43", address="dm:43:thread"), allow=[])
+    await answered(store, node, await taken(store, claim))
+    clock.move(hours=24)
+    await store.prune(Retention(*[timedelta(hours=1)] * 3))
+    await store.revoke_pairing(pairing.id)
+    assert {place.conversation_id for place in await store.places_of("phone/43")} == {None}
 
 
 @pytest.mark.parametrize(("allow", "stored"), [(["*"], 0), (["-100"], 0), (["43"], 1)])

@@ -602,7 +602,7 @@ def _shut_out(tx: Transaction, pairing: Pairing, kind: str) -> None:
     tx.erased = True
     tx.run(Q.withdraw_inbox_of_person, **who, now=tx.now)
     own = cut_name(f"{pairing.connector}/{pairing.person}")
-    for row in tx.all(Q.chat_places_of_person, **who, address=pairing.address):
+    for row in tx.all(Q.chat_places_of_person, **who, address=pairing.address, owner=own):
         place = to_chat_place(row)
         if place.conversation_id is not None:
             _lock(tx, place.conversation_id)

@@ -92,9 +92,12 @@ SELECT {chat_place_columns} FROM places p WHERE :owner::text IS NULL OR p.owner 
 -- name: chat_places_of_person
 -- scans: whole tables
 -- time: usual
--- By hand: the direct chat in which this person asked to be paired, and those in which they wrote.
+-- By hand: the direct chat in which this person asked to be paired, those in which they wrote, and, because old messages
+-- are dropped, those of the owner that they are, unless another person is paired to it.
 SELECT {chat_place_columns} FROM places p WHERE p.connector = :connector AND p.kind = 'direct' AND (p.address = :address
-    OR p.id IN (SELECT i.place FROM inbox i WHERE i.connector = :connector AND i.sender = :person))
+    OR p.id IN (SELECT i.place FROM inbox i WHERE i.connector = :connector AND i.sender = :person)
+    OR (p.owner = :owner AND NOT EXISTS (SELECT 1 FROM pairings o WHERE o.connector = :connector AND o.owner = :owner
+                                         AND o.person <> :person AND o.state = 'approved')))
 ORDER BY p.conversation, p.id;
 
 -- name: own_chat_place
