@@ -250,6 +250,15 @@ async def test_a_message_that_is_withdrawn_or_edited_at_its_platform_leaves_ever
     assert await gone(home), holding(home)
 
 
+async def test_a_deletion_of_a_message_that_was_never_stored_does_not_truncate_the_log(
+    store: SQLiteStore,
+) -> None:
+    """Anyone in a room may delete messages: each truncation makes writers wait for readers."""
+    gone = Incoming("1", "group:1", "telegram:group:1", "42", "", kind=IncomingKind.DELETE)
+    await store.receive("phone", [gone], [])
+    assert not store._writer.erased
+
+
 async def test_what_a_framework_deletes_leaves_every_file(store: SQLiteStore, home: Path) -> None:
     item = PutItem("space", "", "name", f'"{CANARY}"')
     await store.put_items(OWNER, [item])

@@ -178,8 +178,8 @@ def _receive(tx: Transaction, connector: str, event: Incoming, allow: Collection
     """Store one update: how many messages are new; None: it is a stranger's message."""
     check_name("a platform's message id", event.platform_id)
     if event.kind is IncomingKind.DELETE:
-        tx.erased = True
-        tx.run(Q.withdraw_inbox, connector=connector, platform_id=event.platform_id, now=tx.now)
+        if tx.run(Q.withdraw_inbox, connector=connector, platform_id=event.platform_id, now=tx.now):
+            tx.erased = True
         return 0
     check_name("a person", event.person)
     pairing = _pairing_of(tx, connector, event.person)
