@@ -66,7 +66,7 @@ SPARE_FILES = 200
 BODY_SECONDS = 60.0
 """Timeout for a request's body."""
 FORM_SECONDS = 10.0
-"""Timeout for the body of an unauthenticated form: the login."""
+"""Timeout for an unauthenticated body: the login, and what is pushed to a connector."""
 FORMS = 32
 """Maximum unauthenticated forms that are being received at the same time."""
 PUSHES = 256
