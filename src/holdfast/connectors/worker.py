@@ -151,7 +151,7 @@ class ConnectorWorker:
         self._turns: dict[str, str] = {}
         """The running turn of a place, by place id."""
         self._asides: dict[int | str, asyncio.Task[None]] = {}
-        """Urgent commands by the number of their message, and `when_busy` by place id, that are at work."""
+        """Commands by the number of their message, and `when_busy` by place id, that are at work."""
         self._unsent_codes: dict[str, str] = {}
         """Pairing codes that the platform did not accept, by person."""
         self._draining = False
@@ -314,7 +314,7 @@ class ConnectorWorker:
         version = store.version()
         at_work = set(self._asides)  # what ends while we read may still be found
         for batch in await store.urgent_commands(self.name):
-            if (number := batch.messages[0].no) not in at_work:
+            if (number := batch.messages[0].no) not in at_work and number not in self._asides:
                 self._aside(claim, number, self._command(claim, batch))
         now = store.now()
         for place_id, due_at in await store.waiting_places(self.name):
@@ -326,7 +326,9 @@ class ConnectorWorker:
         await store.changed(version, LOOK_SECONDS / 2)
         return len(self._places)
 
-    def _aside(self, claim: ConnectorClaim, what: int | str, work: Coroutine[Any, Any, None]) -> None:
+    def _aside(
+        self, claim: ConnectorClaim, what: int | str, work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
         """Run this beside the loop: no place waits for what is done for another."""
 
         async def run() -> None:
@@ -343,7 +345,8 @@ class ConnectorWorker:
             finally:
                 self._asides.pop(what, None)
 
-        self._asides[what] = asyncio.create_task(run())
+        task = self._asides[what] = asyncio.create_task(run())
+        return task
 
     async def _while_busy(self, claim: ConnectorClaim, place_id: str) -> None:
         """Apply `when_busy` to messages that arrived during the place's running turn."""
@@ -389,8 +392,10 @@ class ConnectorWorker:
                     return
                 if isinstance(taken, Gathering):
                     await asyncio.sleep(max(0.01, (taken.until - self._store.now()).total_seconds()))
-                elif taken.command is not None:
-                    await self._command(claim, taken)
+                elif taken.command is not None:  # once: `answer_once` may have begun it
+                    number = taken.messages[0].no
+                    command = self._asides.get(number)
+                    await asyncio.wait([command or self._aside(claim, number, self._command(claim, taken))])
                 elif not await self._turn_of(claim, taken):
                     return
         except ConnectorLost:

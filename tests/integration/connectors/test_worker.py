@@ -652,6 +652,50 @@ async def test_a_reply_that_takes_long_to_stop_delays_no_other_place(tmp_path: P
     assert platform.said() == ["Stopped; the partial reply is kept."]
 
 
+@pytest.mark.parametrize("first", ["loop", "place"])
+async def test_a_stop_acts_once_and_not_on_what_is_written_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The loop and the command's place both find it; the first of them is slow."""
+    platform, taken, release, ran = Platform(), asyncio.Event(), asyncio.Event(), []
+    stop = PlaceCommands._stop
+
+    async def slowly(*given: Any) -> str:
+        ran.append("stop")
+        await release.wait()
+        return await stop(*given)
+
+    monkeypatch.setattr(PlaceCommands, "_stop", slowly)
+    async with serving(tmp_path, platform, start=False) as worker:
+        await worker.claim_once()
+        store = worker._hf.store
+        take, urgent = store.take_messages, store.urgent_commands
+
+        async def noted(*given: Any) -> Any:
+            found = await take(*given)
+            taken.set()
+            return found
+
+        async def none(*_: object) -> list[Any]:
+            return []
+
+        monkeypatch.setattr(store, "take_messages", noted)
+        monkeypatch.setattr(store, "urgent_commands", none if first == "place" else urgent)
+        platform.write("/stop")
+        platform.write("hello")
+        await until(lambda: store.waiting_places(NAME))
+        await worker.answer_once()
+        await taken.wait()
+        monkeypatch.setattr(store, "urgent_commands", urgent)
+        await worker.answer_once()
+        await until(lambda: ran)
+        release.set()
+        worker.start()
+        await until(lambda: nothing_left(worker))
+    assert ran == ["stop"]
+    assert platform.said() == ["There are no messages here yet.", "You said: hello"]
+
+
 async def test_a_file_that_is_fetched_for_a_running_turn_delays_no_other_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
