@@ -196,6 +196,8 @@ class ConnectorWorker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._places.clear()  # one that had not begun yet did not remove itself
+        self._asides.clear()
 
     def _lost(self, claim: ConnectorClaim) -> None:
         """Stop working under a claim that another node has replaced; `claim_once` cleans up."""

@@ -696,6 +696,20 @@ async def test_a_stop_acts_once_and_not_on_what_is_written_after_it(
     assert platform.said() == ["There are no messages here yet.", "You said: hello"]
 
 
+async def test_what_is_cancelled_before_it_began_is_not_taken_for_work_under_the_next_claim(
+    tmp_path: Path,
+) -> None:
+    platform = Platform()
+    async with serving(tmp_path, platform, start=False) as worker:
+        await worker.claim_once()
+        assert worker.claim is not None
+        worker._places["place"] = asyncio.create_task(worker._answer(worker.claim, "place"))
+        worker._asides["place"] = asyncio.create_task(worker._while_busy(worker.claim, "place"))
+        worker._lost(worker.claim)
+        await worker._let_go()
+        assert not worker._asides and not worker._places
+
+
 async def test_a_file_that_is_fetched_for_a_running_turn_delays_no_other_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
