@@ -330,7 +330,7 @@ class MatrixConnector:
         is tried again in the background: messages of other rooms do not wait for it."""
         from nio import InviteMemberEvent
 
-        began: dict[str, tuple[frozenset[str] | None, asyncio.Task[bool]]] = {}
+        began: list[asyncio.Task[bool]] = []
         for room, invited in found.rooms.invite.items():
             own = [
                 each
@@ -348,12 +348,10 @@ class MatrixConnector:
                 _add(self._left, room)
                 continue
             alone_with = None if allowed else by
-            began[room] = alone_with, asyncio.create_task(self._join(room, alone_with))
-            self._joining[room] = began[room][1]
+            began.append(asyncio.create_task(self._join(room, alone_with)))
+            self._joining[room] = asyncio.create_task(self._join_later(room, alone_with, began[-1]))
         if began:
-            await asyncio.wait([task for _, task in began.values()], timeout=JOIN_SECONDS)
-        for room, (alone_with, task) in began.items():
-            self._joining[room] = asyncio.create_task(self._join_later(room, alone_with, task))
+            await asyncio.wait(began, timeout=JOIN_SECONDS)
 
     async def _join(self, room: str, alone_with: frozenset[str] | None) -> bool:
         """Join a room; False: it may succeed later. `alone_with`: a room that has other members than these

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -390,6 +391,35 @@ async def test_a_room_that_cannot_be_joined_does_not_stop_the_others(
         await world.ada.write(room, "hello")
         await until(world.says(room, "You said: hello"))
         await world.joined(dead)  # at the third attempt
+
+
+async def test_a_room_is_joined_also_if_the_receiver_was_cancelled_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after the connector's claim was lost: the same connector runs again under the next one."""
+    from nio import InviteMemberEvent
+
+    connector = MatrixConnector("m", MatrixSettings(kind="matrix", homeserver="http://127.0.0.1:1"), "token")
+    connector._me = "@bot:here"
+    content = {"membership": "invite", "is_direct": True}
+    invitation = InviteMemberEvent({}, "@ada:there", connector._me, "invite", None, content)
+    invited = {"!room:there": SimpleNamespace(invite_state=[invitation])}
+    found = SimpleNamespace(rooms=SimpleNamespace(invite=invited))
+    asked: asyncio.Queue[str] = asyncio.Queue()
+
+    async def join(room: str) -> object:
+        await asked.put(room)
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(connector._client, "join", join)
+    poll = asyncio.create_task(connector._accept_invitations(found))
+    await asked.get()
+    poll.cancel()
+    await asyncio.gather(poll, return_exceptions=True)
+    joining = [*connector._joining.values()]
+    await connector.close()
+    assert not connector._joining
+    assert all(task.done() for task in joining)
 
 
 @real
