@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME = "server.url"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = {"127.0.0.1": ["127.0.0.1"], "::1": ["::1"], "localhost": ["127.0.0.1", "::1"]}
 ROOT = 0
 UNKNOWN_USER = 65_534
 """What Linux shows for a user of another namespace."""
@@ -96,7 +96,8 @@ def is_of_another_user(url: str) -> bool:
     place = urlsplit(url)
     if place.hostname not in LOOPBACK or not place.port:
         return False
-    return bool(listening_users(place.port) - {os.geteuid(), ROOT, UNKNOWN_USER})
+    users = {user for each in LOOPBACK[place.hostname] for user in listening_users(each, place.port)}
+    return bool(users - {os.geteuid(), ROOT, UNKNOWN_USER})
 
 
 LOCAL_KEY_FILE_NAME = "api.key"

@@ -513,24 +513,33 @@ def _linux_tcp(pid: int) -> list[_TcpConnection]:
     return rows
 
 
-def listening_users(port: int) -> set[int]:
-    """The ids of the users whose processes listen on this TCP port of this machine; empty: none does, or the
-    system does not say (macOS)."""
-    found: set[int] = set()
+def listening_users(address: str, port: int) -> set[int]:
+    """The ids of the users whose processes get connections to this address of this machine and this TCP port;
+    empty: none does, or the system does not say (macOS)."""
+    rows: list[tuple[str, int]] = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
-            found |= _listening_in(Path(f"/proc/net/{name}").read_text(), port)
-    return found
+            rows += _listening_in(Path(f"/proc/net/{name}").read_text(), port)
+    exact = {user for local, user in rows if local == address}
+    every = ("0.0.0.0", "::") if "." in address else ("::",)
+    return exact or {user for local, user in rows if local in every}
 
 
-def _listening_in(table: str, port: int) -> set[int]:
-    """The same of /proc/net/tcp: `sl local_address rem_address st tx:rx tr:when retrnsmt uid …`."""
+def _listening_in(table: str, port: int) -> list[tuple[str, int]]:
+    """The addresses that are listened at, and their users, of /proc/net/tcp:
+    `sl local_address rem_address st tx:rx tr:when retrnsmt uid …`."""
     rows = (line.split() for line in table.splitlines()[1:])
-    return {
-        int(row[7])
-        for row in rows
-        if len(row) > 7 and row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port
-    }
+    found = [(*row[1].split(":"), row[7]) for row in rows if len(row) > 7 and row[3] == "0A"]
+    return [(_address(address), int(user)) for address, at, user in found if int(at, 16) == port]
+
+
+def _address(digits: str) -> str:
+    """The address of a row, of which each four bytes are a number of this machine."""
+    words = (int(digits[at : at + 8], 16) for at in range(0, len(digits), 8))
+    packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed).removeprefix(
+        "::ffff:"
+    )
 
 
 def _macos_connections(pids: Collection[int]) -> tuple[bool, int]:
