@@ -286,6 +286,15 @@ def test_a_local_settings_file_that_cannot_be_read_is_ignored(
     assert (settings.ignored, settings.server.port) == (Path("holdfast.toml"), 8377)
 
 
+def test_a_local_link_to_what_cannot_be_reached_is_ignored(elsewhere: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "holdfast.toml").write_text("[server]\nport = 9001")
+    Path("holdfast.toml").symlink_to("x" * 300)
+    settings = load(environment={"HOLDFAST_HOME": str(home)})
+    assert (settings.ignored, settings.server.port) == (Path("holdfast.toml"), 9001)
+
+
 NUMBERS = [
     (section, setting.name)
     for section, kind in SECTIONS.items()

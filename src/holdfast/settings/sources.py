@@ -79,7 +79,7 @@ def _find_file(config: Path | None, environment: Mapping[str, str]) -> tuple[_Fi
     own = home(environment) / "holdfast.toml"
     local = _local_file()
     ignored = None
-    if local is not None and not (_is_file(own) and own.samefile(LOCAL_FILE)):
+    if local is not None and not (_is_file(own) and _is_local(own)):
         if is_trusted(home(environment), local.path, local.content):
             return local, None
         ignored = local
@@ -94,6 +94,14 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _is_local(path: Path) -> bool:
+    """True if this file is also the one in the working directory."""
+    try:
+        return path.samefile(LOCAL_FILE)
+    except OSError:
+        return False
 
 
 def _local_file() -> _File | None:
