@@ -83,7 +83,8 @@ STRANGER = (
     "I do not know you yet. Give this code to the operator of this bot: {code}\nIt is valid for an hour: "
     "holdfast pair approve {code}"
 )
-GIVEN_UP = "I could not answer this: {why}. Your message is kept; /retry asks again."
+GIVEN_UP = "I could not answer this: {why}."
+KEPT = " Your message is kept; /retry asks again."
 DIED = "the server was stopped {times} times while it was being answered"
 STOPPED = "[stopped]"
 BUSY = "I am still answering your last message; write again when I have."
@@ -587,6 +588,9 @@ class ConnectorWorker:
     async def _give_up(self, claim: ConnectorClaim, batch: Batch, error: HoldfastError) -> None:
         log.warning("connector %s: a message of %s was not answered: %s", self.name, batch.place.owner, error)
         said = GIVEN_UP.format(why=error.public.rstrip("."))
+        with suppress(NotFound):  # then no turn has the message, and /retry would answer the one before it
+            await self._hf.turn(None, batch.turn_id)
+            said += KEPT
         await self._store.settle_messages(claim, batch, said, error.public)
 
     async def _follow(

@@ -764,6 +764,7 @@ async def test_a_message_that_cannot_be_stored_is_given_up_and_does_not_block_it
     first, given_up, third = platform.said()
     assert (first, third) == ("first", "third")
     assert given_up.startswith("I could not answer this: the message is")
+    assert "/retry" not in given_up  # it would answer "one" again
 
 
 async def test_a_command_that_fails_unexpectedly_is_answered_and_blocks_nothing(
