@@ -72,7 +72,7 @@ FORMS = 32
 PUSHES = 256
 """Maximum messages of platforms that are being received at the same time: their signature is in the body."""
 LONGEST_PUSH = 2**20
-"""Bytes of such a message: fits the longest text that is kept, with every character escaped."""
+"""Bytes of such a message: about ten for each character of the longest text that is kept."""
 BODIES_PER_KEY = 10
 """Memory limit of all requests of one API key, in bodies and responses of the largest size (`[server]
 max_body_mb`). A response counts until its client has read it."""
