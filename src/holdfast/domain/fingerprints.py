@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from .new_messages import long_number
+
 EMPTY = b"\2" + b"\0" * 16
 """The chain of no messages. The first byte of every chain is the version of the comparison."""
 
@@ -47,9 +49,11 @@ def _print(message: Mapping[str, Any], arguments: Callable[[Any], Any]) -> bytes
 
 def _arguments(given: Any) -> Any:
     """A call's arguments by meaning: white space and key order are ignored. None means no arguments; text
-    that is not JSON is compared as is."""
+    that is not JSON, or takes too long to read, is compared as is."""
     if not isinstance(given, str):
         return given or {}
+    if long_number(given) is not None:
+        return given
     try:
         return [msgspec.json.decode(given)] if given.strip() else [{}]
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -6,6 +6,7 @@ its location. A model's answer is repaired instead of refused: a model cannot co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -20,6 +21,10 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 
 MOST_NESTED = 100
 """Maximum nesting of objects and lists in a message. Deeper ones could be stored but not read everywhere."""
+
+MOST_DIGITS = 1000
+"""Digits of a number in JSON. The time to read and write one grows with their square: 16 MB of numbers of
+4,000 digits take seconds, in which no other thread runs."""
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
@@ -137,6 +142,32 @@ def decode_object(data: bytes) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise BadMessage(f"a message must be an object with a role, not {type(decoded).__name__}")
     return decoded
+
+
+_PIECE = 2**20
+_BLOCK = MOST_DIGITS // 2
+"""A number of more than MOST_DIGITS digits fills one block at least, up to the first byte of the next."""
+_TWO_DIGITS = re.compile(rb"[0-9](?=[0-9])")
+# An unterminated string matches as a string, and short numbers match whole: that keeps the search linear.
+_NUMBERS = re.compile(
+    rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|(?P<long>[0-9]{%d,}+)|[0-9]++' % (MOST_DIGITS + 1), re.DOTALL
+)
+
+
+def long_number(text: bytes | str) -> int | None:
+    """Where a JSON text has a number of more than MOST_DIGITS digits, in bytes; None: nowhere. Digits inside
+    strings are no number."""
+    if len(text) <= MOST_DIGITS:
+        return None
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    piece = _PIECE // _BLOCK * _BLOCK
+    for start in range(0, len(data), piece):  # in pieces: other threads can run in between
+        for match in _TWO_DIGITS.finditer(data[start : start + piece + _BLOCK : _BLOCK]):
+            at = start + match.start() * _BLOCK
+            if data[at : at + _BLOCK].isdigit():
+                found = (number for number in _NUMBERS.finditer(data) if number["long"])
+                return next((number.start() for number in found), None)
+    return None
 
 
 def is_part(rest: object, whole: object) -> bool:

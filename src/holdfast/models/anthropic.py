@@ -22,6 +22,7 @@ import msgspec
 
 from ..domain.fingerprints import fingerprint_of
 from ..domain.messages import text_of
+from ..domain.new_messages import long_number
 from ..errors import ModelError
 from .base import Chunk, ModelRequest, NativeRequest, Purpose
 from .chunks import ChunkMaker, chunk_of
@@ -297,6 +298,8 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _input(arguments: Any) -> Any:
+    if isinstance(arguments, str) and long_number(arguments) is not None:
+        return {"_arguments": arguments}
     try:
         value = msgspec.json.decode(arguments) if arguments else {}
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):

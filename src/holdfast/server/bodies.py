@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from ..domain.new_messages import MOST_DIGITS, long_number
 from ..errors import BadInput
 from .connections import take_body
 from .gate import Headers
@@ -178,7 +179,9 @@ class BodyReader(HeldLimits):
         return body_from(await self.json(optional=True), kind)
 
     def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
-        """Parse a body as a JSON object, within the limit on JSON values."""
+        """Parse a body as a JSON object, within the limits on JSON values and on the digits of a number."""
+        if (at := long_number(body)) is not None:
+            raise BadInput(f"the number at byte {at} has more than {MOST_DIGITS} digits; send it as a string")
         check_values(body, self.services.settings.limits.messages_per_request)
         return parsed(body, optional=optional)
 

@@ -38,12 +38,16 @@ from .limits import (
     PING_SECONDS,
     PIPELINED,
     PONG_SECONDS,
+    SMALL_CHUNK,
+    SMALL_CHUNKS,
     STALL_SECONDS,
 )
 from .workers.board import Row, RowColumn
 
 SOCKET_PATH = b"/v1/responses"
 """The only path that can be upgraded to a WebSocket."""
+COUNT_UNFINISHED = "holdfast.count_unfinished"
+"""Extension in the scope of a WebSocket: `SocketConnection.count_unfinished`."""
 
 
 def http_config(
@@ -182,6 +186,10 @@ class _TooManyPipelined(Exception):
     """Raised inside a parser callback, which stops the parser."""
 
 
+class _TooManyChunks(Exception):
+    """Raised inside a parser callback, which stops the parser."""
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection: limits its request heads, pipelined requests and unread responses."""
 
@@ -193,6 +201,9 @@ class HttpConnection(HttpToolsProtocol):
         self._head = 0
         self._unreported = 0
         """Bytes given to the parser since its last callback: it buffers an unfinished field."""
+        self._chunks: list[bytes] = []
+        """Of the body, parsed and not given to the request yet."""
+        self._small_chunks = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._unsent = 0
@@ -236,8 +247,11 @@ class HttpConnection(HttpToolsProtocol):
                 self._upgrade(data[upgrade.args[0] :])
                 return
         except httptools.HttpParserError as error:
+            self._chunks.clear()
             self._refuse_for(error.__context__)
             return
+        if self._chunks:
+            self._pass_body()
         if self._unreported > HEAD_BYTES - (self._head if self._in_head else 0):
             self._refuse_for(_HeadTooLarge())
         elif self._deadline is None and (self._in_head or not self._has_request):
@@ -272,7 +286,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._fields = self._head = self._unreported = 0
+        self._fields = self._head = self._unreported = self._small_chunks = 0
 
     # The callbacks of every request do what the base class's do, without calling those.
 
@@ -311,13 +325,25 @@ class HttpConnection(HttpToolsProtocol):
         cycle = self.cycle
         if (self.parser.should_upgrade() and self._should_upgrade()) or cycle.response_complete:
             return
-        cycle.body += body
+        self._chunks.append(body)  # to append each to the body would take time that grows with its square
+        if len(body) < SMALL_CHUNK:
+            self._small_chunks += 1
+            if self._small_chunks > SMALL_CHUNKS:
+                raise _TooManyChunks
+
+    def _pass_body(self) -> None:
+        """Give the request what has arrived of its body."""
+        cycle, chunks = self.cycle, self._chunks
+        self._chunks = []
+        cycle.body += chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._unreported = 0
+        if self._chunks:
+            self._pass_body()
         super().on_message_complete()
 
     def _refuse_for(self, reason: BaseException | None) -> None:
@@ -328,7 +354,7 @@ class HttpConnection(HttpToolsProtocol):
                 "fields together",
                 "headers_too_large",
             )
-        elif isinstance(reason, _TooManyPipelined):
+        elif isinstance(reason, _TooManyPipelined | _TooManyChunks):
             self._close()
         else:
             self._refuse(400, "this is not a valid HTTP request", "invalid_http")

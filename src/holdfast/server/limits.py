@@ -57,12 +57,19 @@ SOCKET_FRAME_BYTES = 512
 be sent in small fragments."""
 SOCKET_PIECE = 8 * 1024
 """So much of what a WebSocket sends is parsed before its frames are counted."""
+SOCKET_UNCOUNTED = 128 * 1024
+"""A message over a WebSocket that has not arrived whole counts for the memory of its API key if it is
+larger."""
 
 SPARE_FILES = 200
 """Open files reserved for the store, logs and background processes, in addition to all sockets."""
 
 # --- bodies --------------------------------------------------------------------------------------------
 
+SMALL_CHUNK = 16
+SMALL_CHUNKS = 10_000
+"""How many chunks of fewer bytes than `SMALL_CHUNK` a body may have: each costs the event loop as much as a
+large one, and its client almost nothing."""
 BODY_SECONDS = 60.0
 """Timeout for a request's body."""
 FORM_SECONDS = 10.0

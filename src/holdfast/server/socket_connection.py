@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request
 
-from .connections import Connections
-from .limits import SOCKET_FRAME_BYTES, SOCKET_FRAMES, SOCKET_FRAMES_PER_SECOND, SOCKET_PIECE
+from .connections import COUNT_UNFINISHED, Connections
+from .limits import (
+    SOCKET_FRAME_BYTES,
+    SOCKET_FRAMES,
+    SOCKET_FRAMES_PER_SECOND,
+    SOCKET_PIECE,
+    SOCKET_UNCOUNTED,
+)
 
 # uvicorn logs these as errors of the server, one with a traceback; any client can cause them.
 _MISTAKES_OF_CLIENTS = ("ASGI callable returned without completing handshake", "Invalid UTF-8 sequence")
@@ -32,6 +40,31 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self.logger = _QUIET
         self._frames_left = float(SOCKET_FRAMES)
         self._counted_at = time.monotonic()
+        self._unfinished = 0
+        """Bytes that were received of a message that is not whole."""
+        self._count: Callable[[int], bool] | None = None
+        self._counted = 0
+        """How many of them count for the API key."""
+        self._refused = False
+
+    def count_unfinished(self, count: Callable[[int], bool]) -> None:
+        """Call this with the bytes by which a large message grows that has not arrived whole, and with less
+        than 0 when it has, or never will. False: there is no room; nothing more is received."""
+        self._count = count
+
+    def _hold(self, received: int) -> None:
+        self._unfinished += received
+        if self._count is None or self._unfinished <= SOCKET_UNCOUNTED:
+            return
+        if self._count(self._unfinished - self._counted):
+            self._counted = self._unfinished
+        else:
+            self._refused = True
+
+    def _release(self) -> None:
+        if self._count is not None and self._counted:
+            self._count(-self._counted)
+        self._unfinished = self._counted = 0
 
     def data_received(self, data: bytes) -> None:
         """Parse in pieces, until the client has sent too many frames: each costs as much as a request's line,
@@ -41,12 +74,23 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._frames_left = min(SOCKET_FRAMES, self._frames_left + regained)
         self._counted_at = now
         for at in range(0, len(data), SOCKET_PIECE):
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self._refused:
                 return
-            super().data_received(data[at : at + SOCKET_PIECE])
+            piece = data[at : at + SOCKET_PIECE]
+            super().data_received(piece)
+            self._hold(len(piece))
             if self._frames_left < 0 and not self.transport.is_closing():
                 self.conn.fail(CloseCode.POLICY_VIOLATION, "too many frames")
                 self.handle_parser_exception()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            self.scope["extensions"][COUNT_UNFINISHED] = self.count_unfinished  # type: ignore[assignment]
+
+    def send_receive_event_to_app(self) -> None:
+        self._release()
+        super().send_receive_event_to_app()
 
     def handle_cont(self, event: Frame) -> None:
         self._frames_left -= 1
@@ -69,6 +113,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().handle_pong(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._release()
         self._shared.leave()
         super().connection_lost(exc)
 

@@ -14,7 +14,15 @@ import pytest
 
 from holdfast.server import connections
 from holdfast.server.connections import Connections
-from holdfast.server.limits import HEAD_BYTES, HEADERS, PIPELINED, connection_limit, files_wanted
+from holdfast.server.limits import (
+    HEAD_BYTES,
+    HEADERS,
+    PIPELINED,
+    SMALL_CHUNK,
+    SMALL_CHUNKS,
+    connection_limit,
+    files_wanted,
+)
 from tests.integration.api.conftest import Running
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -56,6 +64,37 @@ def code_in(body: bytes) -> Any:
 
 def fields(count: int) -> bytes:
     return b"".join(b"x-%d: y\r\n" % number for number in range(count))
+
+
+# --- the body ------------------------------------------------------------------------------------------
+
+
+async def posted(server: Running, size: int, count: int) -> bytes:
+    """What a chat request is answered whose text arrives in `count` chunks of `size` bytes."""
+    key = await server.key("ada")
+    chunk = b"%x\r\n%b\r\n" % (size, b"x" * size)
+    head = b'{"messages": [{"role": "user", "content": "'
+    async with connected(server) as (reader, writer):
+        writer.write(
+            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %b\r\nConnection: close\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n" % (CHAT.encode(), key.encode())
+        )
+        try:
+            writer.write(b"%x\r\n%b\r\n" % (len(head), head) + chunk * count + b'4\r\n"}]}\r\n0\r\n\r\n')
+            await writer.drain()
+            return await asyncio.wait_for(reader.read(), 60)
+        except ConnectionResetError:
+            return b""
+
+
+async def test_a_body_may_come_in_chunks_but_not_in_any_number_of_tiny_ones(server: Running) -> None:
+    """Chunks of one byte held the event loop for seconds: each cost as much as a large one."""
+    assert (await posted(server, SMALL_CHUNK, 2 * SMALL_CHUNKS)).startswith(b"HTTP/1.1 200")
+    assert (await posted(server, 1, SMALL_CHUNKS - 100)).startswith(b"HTTP/1.1 200")
+    stored = msgspec.json.decode(server.model.requests[-1].messages)
+    assert [each["content"] for each in stored] == ["x" * (SMALL_CHUNKS - 100)]
+    assert await posted(server, 1, SMALL_CHUNKS + 100) == b""
+    assert (await server.client.get("/healthz")).status_code == 200
 
 
 # --- the head ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from holdfast.domain.contexts import Context
+from holdfast.domain.new_messages import MOST_DIGITS, long_number
 from holdfast.errors import ModelError
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
@@ -473,6 +474,34 @@ def test_json_values_are_counted_before_they_are_made() -> None:
         with pytest.raises(Exception, match="more than 500 JSON values"):
             check_values(many, 10)
         check_values(many, 0)
+
+
+@pytest.mark.parametrize("before", [0, 1, 499, 500, 2**20 - 1, 2**20 - 501])
+def test_a_number_of_too_many_digits_is_found_wherever_it_is(before: int) -> None:
+    """16 MB of numbers of 4,000 digits took seconds to be parsed, in which nothing else ran."""
+    text = b'{"a":"' + b"x" * before + b'"'
+    digits = b"9" * MOST_DIGITS
+    assert long_number(text + b',"b":9' + digits + b"}") == len(text) + 5
+    assert long_number(text + b',"b":-0.5' + digits + b"1e5}") == len(text) + 8
+    assert long_number(text + b',"b":' + digits + b',"c":"\\"9' + digits + b'"}') is None
+    assert long_number((text + b',"b":9' + digits + b"}").decode()) == len(text) + 5
+
+
+async def test_a_number_of_too_many_digits_is_refused_in_a_body_and_compared_as_text_in_arguments(
+    server: Running,
+) -> None:
+    digits = "9" * (MOST_DIGITS + 1)
+    body = f'{{"messages": [{{"role": "user", "content": "x"}}], "seed": {digits}}}'
+    answer = await server.client.post(CHAT, content=body)
+    assert answer.status_code == 400
+    assert f"more than {MOST_DIGITS} digits" in answer.json()["error"]["message"]
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {digits}}}'}}
+    messages = [
+        user(digits),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ]
+    assert (await server.client.post(CHAT, json={"messages": messages})).status_code == 200
 
 
 def test_counting_hostile_json_takes_no_longer_than_reading_it() -> None:

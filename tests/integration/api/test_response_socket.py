@@ -21,6 +21,7 @@ from holdfast.errors import ModelError
 from holdfast.models.base import Chunk, ModelRequest
 from holdfast.models.chunks import chunk_of
 from holdfast.models.scripted import ScriptedModel, echo
+from holdfast.server.limits import SOCKET_UNCOUNTED
 from holdfast.server.openai import response_socket
 from tests.integration.api import open_responses
 from tests.integration.api.chatting import until
@@ -476,6 +477,33 @@ async def test_a_message_that_its_key_has_no_room_for_closes_an_idle_socket(serv
     held.give_back(found.id, held._most)
     await until(lambda: not server.services.limits.streams.held(found.id), "its stream is given back")
     assert not held.held(found.id)
+
+
+async def test_messages_that_never_end_count_for_their_key(server: Running) -> None:
+    """A key could have 200 sockets, each with an unfinished message of 20 MB in memory."""
+    key = await server.key("ada")
+    (found,) = await server.store.keys("ada")
+    held = server.services.limits.bytes
+    size = 2 * SOCKET_UNCOUNTED
+    unfinished = b"\x01\xff" + size.to_bytes(8) + b"\0\0\0\0" + b" " * size  # a first fragment
+    async with socket(server, key) as one, socket(server, key) as two:
+        one.transport.write(unfinished)
+        await until(lambda: held.held(found.id) >= size, "the fragment counts")
+        held.take(found.id, held._most - held.held(found.id))  # other requests of this key
+        two.transport.write(unfinished)
+        refused = await heard(two)
+        assert (refused[0]["status"], code_of(refused)) == (429, "too_many_bytes")
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(two.recv(), 60)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+        held.give_back(found.id, held.held(found.id) - size)
+        rest = json.dumps({"type": "response.create", "model": "scripted", "input": "x"}).encode()
+        one.transport.write(b"\x80\xfe" + len(rest).to_bytes(2) + b"\0\0\0\0" + rest)
+        ended(await heard(one))
+        await until(lambda: not held.held(found.id), "a whole message counts no more")
+        one.transport.write(unfinished)
+        await until(lambda: held.held(found.id) >= size, "the fragment counts")
+    await until(lambda: not held.held(found.id), "nor does what a closed socket has sent")
 
 
 async def test_messages_are_answered_in_their_order(server: Running) -> None:

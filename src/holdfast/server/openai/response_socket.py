@@ -24,6 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ...errors import BadKey, HoldfastError
 from ..bodies import parsed
+from ..connections import COUNT_UNFINISHED
 from ..http import Endpoint, RequestContext, Services
 from ..http_errors import SERVER, ErrorResponse, HttpError, failure_of
 from ..response_writer import HttpResponse
@@ -100,6 +101,7 @@ class _OpenSocket:
     async def send(self, call: RequestContext) -> None:
         call.leave_slot()
         call.started, call.status = True, 101
+        self._scope["extensions"][COUNT_UNFINISHED](partial(self._count, call.caller.key_id))
         await call.receive()  # websocket.connect
         await call.send({"type": "websocket.accept"})
         reader = asyncio.create_task(self._read(call))
@@ -122,18 +124,28 @@ class _OpenSocket:
         while (message := await call.receive())["type"] == "websocket.receive":
             text = message.get("text")
             data = text.encode() if text is not None else message.get("bytes") or b""
-            try:
-                if self._waiting.qsize() >= MOST_WAITING:
-                    self._flooded.set()
-                    return
-                self._services.limits.bytes.take(call.caller.key_id, len(data))
-            except HttpError as refused:
-                self._refusal = refused.failure
+            if self._waiting.qsize() >= MOST_WAITING:
                 self._flooded.set()
+                return
+            if not self._count(call.caller.key_id, len(data)):
                 return
             self._waiting.put_nowait(data)
         self._gone.set()
         self._waiting.put_nowait(None)
+
+    def _count(self, key_id: str, more: int) -> bool:
+        """Count bytes of messages for the API key; less than 0: no longer. False: it may hold no more, and
+        the socket is closed."""
+        if more < 0:
+            self._services.limits.bytes.give_back(key_id, -more)
+            return True
+        try:
+            self._services.limits.bytes.take(key_id, more)
+        except HttpError as refused:
+            self._refusal = refused.failure
+            self._flooded.set()
+            return False
+        return True
 
     async def _serve(self, call: RequestContext) -> None:
         loop = asyncio.get_running_loop()
@@ -181,7 +193,7 @@ class _OpenSocket:
     def _taken(self, call: RequestContext, data: bytes | None) -> bytes | None:
         """Stop counting the bytes of a message that waits no longer."""
         if data:
-            self._services.limits.bytes.give_back(call.caller.key_id, len(data))
+            self._count(call.caller.key_id, -len(data))
         return data
 
     async def _refuse_old(self, call: RequestContext) -> None:
