@@ -76,7 +76,7 @@ async def process(log: Path, *command: str, **variables: str) -> AsyncIterator[a
 
 async def said(started: asyncio.subprocess.Process, words: bytes, log: Path) -> None:
     assert started.stdout is not None
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while words not in (line := await started.stdout.readline()):
             assert line, f"it ended before it said {words!r}: {log.read_text()[-2000:]}"
 
