@@ -16,6 +16,9 @@ from .http_errors import failure_of
 
 KEEPALIVE_SECONDS = 5.0
 
+UNNUMBERED = ("/v1/chat/completions", "/v1/messages")
+"""Streams whose events have no ids."""
+
 LOOK_SECONDS = 2.0
 """How often an idle stream checks that its API key is still valid."""
 
@@ -116,5 +119,9 @@ class Listener:
             await self.say(named + framed(msgspec.json.encode(self._call.error(failure_of(error)))))
             return False
         if self._loop.time() - self._said_at >= KEEPALIVE_SECONDS:
-            await self.say(b": keepalive\n\n")
+            # Clients that keep the last id (OpenAI's SDK for Python, httpx-sse) take a blank line after it
+            # for an event without data. So the comment is a line of the next event's block, except where
+            # there are no ids: there some readers look only at the first line of a block.
+            path: str = self._call.request.scope["path"]
+            await self.say(b": keepalive\n\n" if path.startswith(UNNUMBERED) else b": keepalive\n")
         return not self.gone
