@@ -20,6 +20,7 @@ from .messages import NESTED_TOO_DEEPLY, NewMessage
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 MOST_NESTED = 100
+TOO_DEEP = f"the message is nested too deeply; at most {MOST_NESTED} levels are allowed"
 """Maximum nesting of objects and lists in a message. Deeper ones could be stored but not read everywhere."""
 
 MOST_DIGITS = 1000
@@ -137,7 +138,9 @@ def new_messages(
 def decode_object(data: bytes) -> dict[str, Any]:
     try:
         decoded = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:  # from which depth on depends on the Python
+        raise BadMessage(TOO_DEEP) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadMessage(f"not valid JSON: {error}") from error
     if not isinstance(decoded, dict):
         raise BadMessage(f"a message must be an object with a role, not {type(decoded).__name__}")
@@ -212,7 +215,9 @@ def _encode(value: Mapping[str, Any]) -> bytes:
         body = msgspec.json.encode(value)
     except UnicodeEncodeError as error:
         raise BadMessage(f"the message cannot be stored: {_unstorable_text(value)}") from error
-    except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
+    except RecursionError as error:
+        raise BadMessage(TOO_DEEP) from error
+    except (TypeError, ValueError, msgspec.EncodeError) as error:
         raise BadMessage(f"the message cannot be stored: {error}") from error
     if b"\\u0000" in body or b"\\ud" in body:
         # An escape sequence appears only if a character has no plain form. Decode before refusing, because a
@@ -221,7 +226,7 @@ def _encode(value: Mapping[str, Any]) -> bytes:
         if fault:
             raise BadMessage(f"the message cannot be stored: {fault}")
     if body.count(b"{") + body.count(b"[") > MOST_NESTED and is_nested_deeper(value, MOST_NESTED):
-        raise BadMessage(f"the message is nested too deeply; at most {MOST_NESTED} levels are allowed")
+        raise BadMessage(TOO_DEEP)
     if len(body) > MAX_BODY_BYTES:
         raise BadMessage(f"the message is {len(body)} bytes long; at most {MAX_BODY_BYTES} are allowed")
     return body

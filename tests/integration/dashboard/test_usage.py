@@ -96,7 +96,7 @@ async def test_arguments_nested_however_deep_do_not_hide_a_conversation(server: 
 async def test_a_stored_body_that_cannot_be_read_does_not_hide_a_conversation(server: Running) -> None:
     """Bodies that deep are refused today; an older store or an import may hold one."""
     said = (await server.say("look at the kelp", x_holdfast_session_key="k"))["holdfast"]
-    deep = b'{"role":"user","content":"odd","deep":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    deep = b'{"role":"user","content":"odd","deep":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
     (node,) = await server.store.nodes()
     message = NewMessage("user", deep)
     await server.store.add_messages("default", said["conversation_id"], node.id, [message])
