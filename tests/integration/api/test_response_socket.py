@@ -468,6 +468,7 @@ async def test_a_message_that_its_key_has_no_room_for_closes_an_idle_socket(serv
     held = server.services.limits.bytes
     async with socket(server, key) as opened:
         ended(await ask(opened, input="one"))
+        await until(lambda: not held.held(found.id), "the message before is no longer held")
         held.take(found.id, held._most)  # other requests of this key
         refused = await ask(opened, input="two")
         assert (refused[0]["status"], code_of(refused)) == (429, "too_many_bytes")

@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 PROGRAM = """
-import signal, sys
+import os, signal, sys
 from contextlib import contextmanager
 from holdfast.runtime.shutdown import SuspendSignal
 
 @contextmanager
-def paused():
-    print("paused", flush=True)
+def paused():  # in a signal handler, where the interrupted code may be in the middle of a print
+    os.write(1, b"paused\\n")
     yield
-    print("goes on", flush=True)
+    os.write(1, b"goes on\\n")
 
 suspend = SuspendSignal(paused)
 suspend.catch()
