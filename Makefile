@@ -14,16 +14,12 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3 # of `make test`: a test often waits for a process, so one more than two cores
 TESTS ?= tests # of `make test`: for example TESTS=tests/contract
 AT_RANDOM = tests/contract/test_state_machine.py tests/unit/runtime/test_clients_at_random.py
-# The shell draws the same pages in half the CPU time of the whole Chromium.
-BROWSER = chromium-headless-shell chromium-headless-shell chromium chromium-browser google-chrome
 QUICK_TESTS = tests/unit tests/contract # tests/integration starts servers: minutes
 
 run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
 	@$(BIN)/holdfast serve
 
-test: $(DEV) ## every test but the soak versions
-	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
-	@if [ "$$(uname)" = Linux ]; then scripts/need-tool $(BROWSER); fi # the pages
+test: tools $(DEV) ## every test but the soak versions
 	@scripts/agents test # Codex, Claude Code and the SDKs for Node
 	@scripts/synapse # the homeserver of the Matrix connector
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1 -m "not soak" $(TESTS)
@@ -44,8 +40,7 @@ types: $(DEV) ## mypy --strict
 bench: $(DEV) ## holdfast beside others, as ratios in one run
 	$(BIN)/python bench/run.py
 
-soak: $(DEV) ## the fault suites at full length, with their figures
-	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
+soak: tools $(DEV) ## the fault suites at full length, with their figures
 	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability tests/simulation
 	HOLDFAST_TEST_SOAK=1 $(PYTEST) -n 0 --timeout 0 $(AT_RANDOM)
 
@@ -56,13 +51,16 @@ agents: $(DEV) ## Codex, Claude Code, opencode and others against a server; thei
 	@scripts/agents grid
 	$(BIN)/python -m tests.agents.run
 
-screens: $(DEV) ## the picture of the dashboard in docs/images, made by its test
-	@if [ "$$(uname)" = Linux ]; then scripts/need-tool $(BROWSER); fi
+screens: tools $(DEV) ## the picture of the dashboard in docs/images, made by its test
 	HOLDFAST_TEST_SCREENS=.venv/screens $(PYTEST) -q -n 0 tests/integration/dashboard/test_screens.py
 	mkdir -p docs/images && cp .venv/screens/conversation-1280-light.png docs/images/dashboard.png
 
 lock: ## write requirements/*.lock again; UPGRADE=--upgrade takes the newest versions
 	scripts/lock $(UPGRADE)
+
+.PHONY: tools
+tools: # of the system, before anything is installed
+	@scripts/need-tools strace browser
 
 clean: ## remove .venv and everything else that was made here
 	rm -rf .venv .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
@@ -76,8 +74,8 @@ ifneq ($(shell cat .venv/made-for 2>/dev/null),$(CURDIR))
 .PHONY: $(RUN) $(DEV)
 endif
 
-$(RUN): requirements/run.lock pyproject.toml scripts/setup scripts/environments.sh
+$(RUN): requirements/run.lock requirements/openmp.lock pyproject.toml scripts/setup scripts/environments.sh
 	@scripts/setup run
 
-$(DEV): requirements/dev.lock requirements/from_source.lock pyproject.toml scripts/setup scripts/environments.sh
+$(DEV): requirements/dev.lock requirements/from_source.lock requirements/openmp.lock pyproject.toml scripts/setup scripts/environments.sh
 	@scripts/setup dev

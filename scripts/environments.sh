@@ -1,8 +1,8 @@
 # Functions of the scripts that make Python environments. To be sourced in the tree's top directory.
 #
 # uv installs several times faster than pip. The uv on PATH is used; else pip fetches the one that requirements/uv.lock
-# pins, once, into build/uv. If there is no uv for this machine, or uv fails, pip installs everything: uv does not
-# read pip.conf, so an index that only pip.conf names is known to pip alone.
+# pins, once, into build/uv. If there is no uv for this machine, or uv fails for a reason that pip may not share, pip installs
+# everything. What went wrong is said in one sentence; build/setup-*.log has all that the installers said.
 
 fail() {
     echo "holdfast: $*" >&2
@@ -20,6 +20,7 @@ pick_python() {
         if can_make_venv "$python"; then
             # The interpreter itself: python3 may be the one in the .venv that we are about to remove.
             python=$("$python" -c 'import sys; print(sys._base_executable)')
+            network_settings
             return
         fi
         lacking=${lacking:-$python}
@@ -49,7 +50,12 @@ find_uv() {
     uv=$(pwd -P)/build/uv/$version/bin/uv
     if ! "$uv" --version >/dev/null 2>&1; then
         echo "Fetching uv $version, which installs faster than pip (about 20 MB) …" >&2
-        fetch_uv || { uv= && echo "There is no uv for this machine: pip installs instead, more slowly." >&2; }
+        log=build/setup-uv.log
+        if ! fetch_uv >$log 2>&1; then
+            known_cause
+            uv=
+            echo "There is no uv for this machine ($log says why): pip installs instead, more slowly." >&2
+        fi
     fi
     exec 8>&-
 }
@@ -62,8 +68,8 @@ fetch_uv() {
         "$python" -m venv build/uv/venv || return
         pip=build/uv/venv/bin/python
     fi
-    PIP_USER=0 "$pip" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-compile \
-        --only-binary :all: --require-hashes -r requirements/uv.lock --target build/uv/new >&2 &&
+    "$pip" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-compile \
+        --only-binary :all: --require-hashes -r requirements/uv.lock --target build/uv/new &&
         rm -rf build/uv/venv && mv build/uv/new "build/uv/$version" && "$uv" --version >/dev/null
 }
 
@@ -73,16 +79,52 @@ make_environment() {
     if [ -n "$uv" ]; then "$uv" venv --quiet --python "$python" "$1"; else "$python" -m venv "$1"; fi
 }
 
-# fill DIRECTORY STEPS: run STEPS, a function that calls `install`; once more with pip if it fails with uv.
+# fill DIRECTORY STEPS: run STEPS, a function that calls `install`; once more with pip if it fails with uv. What an earlier run
+# has installed is kept: a set-up that was interrupted goes on from there.
 fill() {
     directory=$1
+    log=build/setup-${1##*/}.log
+    mkdir -p build
+    : >"$log"
     if [ -n "$uv" ]; then
         if "$2"; then return; fi
-        echo "uv failed (what it said is above): trying pip, which is slower." >&2
+        known_cause
+        echo "uv failed ($log has what it said): trying pip, which is slower." >&2
         uv=
-        make_environment "$directory"
+        "$directory/bin/python" -m pip --version >/dev/null 2>&1 || make_environment "$directory"
     fi
-    "$2" || fail "pip could not install that; what it said is above."
+    if "$2"; then return; fi
+    known_cause
+    tail -n 12 "$log" >&2
+    fail "pip could not install that; what it said last is above, the rest in $log."
+}
+
+# Fail with a sentence if $log shows a cause that another try, or another installer, would meet as well.
+known_cause() {
+    again="then try again: it goes on from there."
+    proxy=${HTTPS_PROXY:-${https_proxy:-${ALL_PROXY:-${all_proxy:-${HTTP_PROXY:-${http_proxy:-}}}}}}
+    if said 'No space left on device|Disk quota exceeded|os error (28|122)'; then
+        fail "the disk is full: make room (about 1 GB, in this directory, your caches and ${TMPDIR:-/tmp}), $again"
+    elif [ -n "$proxy" ] && said 'proxy|tunnel'; then
+        fail "the proxy that your environment or pip's settings name cannot be used: correct or unset HTTPS_PROXY, $again"
+    elif said 'invalid peer certificate|UnknownIssuer|CERTIFICATE_VERIFY_FAILED|InvalidCertificate'; then
+        fail "the package index's certificate is not trusted here: install ca-certificates, or name your bundle in SSL_CERT_FILE, $again"
+    elif said 'THESE PACKAGES DO NOT MATCH THE HASHES|Hash mismatch'; then
+        fail "the package index sent another file than the lock names ($log says which): use another index, $again"
+    elif said '(status code|HTTP error|Client Error|status client error).{0,12}(401|403|407)|(401|403|407) (Client Error|Unauthorized|Forbidden)'; then
+        fail "the package index refused the request ($log says which): check its address and credentials, $again"
+    elif said 'dns error|error sending request|Could not connect|onnection refused|onnection reset|NewConnectionError|name resolution|Max retries exceeded|imed out|Network is unreachable|Request failed after'; then
+        fail "the package index cannot be reached: is there a network? Behind a proxy set HTTPS_PROXY; an index of your own: PIP_INDEX_URL;" "$again"
+    elif said 'Permission denied|os error 13'; then
+        fail "a file cannot be written ($(grep -i -m 1 -E 'permission denied|os error 13' "$log" | tail -c 160)): make it yours, $again"
+    fi
+}
+said() { grep -q -i -E "$1" "$log"; }
+
+# What pip's settings say of indexes, proxies and certificates holds here, also for uv. The others (user, target,
+# require-virtualenv, no-binary, …) are for the user's own installations, and would break this one.
+network_settings() {
+    eval "$("$python" scripts/pip_settings.py)"
 }
 
 # install ARGUMENTS…: without resolving, because the locks are complete. Modules are compiled at their first
@@ -90,27 +132,23 @@ fill() {
 install() {
     if [ -n "$uv" ]; then
         set -- "$uv" pip install --python "$directory/bin/python" --no-deps "$@"
-        if [ -t 2 ]; then
-            "$@"
-            return
-        fi
+        if [ -t 2 ] && "$@"; then return; fi # else once more, to have in the log what it says
     else
         set -- "$directory/bin/python" -m pip install --disable-pip-version-check --no-deps --no-compile "$@"
     fi
-    { "$@" || touch "$directory/failed"; } 2>&1 | progress "$*"
+    { "$@" 2>&1 || touch "$directory/failed"; } | tee -a "$log" | progress "$*"
     ! rm "$directory/failed" 2>/dev/null
 }
 
-# What an installer prints in, a few lines out. uv: all but the list of packages. pip: on a terminal a counter, elsewhere
-# every twentieth package; an error whole. A loop of the shell, because mawk reads a pipe only in blocks.
+# What an installer prints in, a few lines out. uv: its counts. pip: on a terminal a counter, elsewhere every
+# twentieth package. A loop of the shell, because mawk reads a pipe only in blocks.
 progress() {
     all=$(grep -c '^[a-z0-9].*==' "${1##* }" 2>/dev/null) || all=1
     n=0
     while IFS= read -r line; do
         case ${uv:+uv}:$line in
-        uv:" + "* | uv:" - "* | uv:" ~ "*) ;;
-        uv:* | :*ERROR* | :*error:*) printf '%s\n' "$line" ;;
-        :"Collecting "* | :"Processing "* | :"Obtaining "*)
+        uv:Resolved* | uv:Prepared* | uv:Installed* | uv:Uninstalled* | uv:Checked*) printf '%s\n' "$line" ;;
+        :"Collecting "* | :"Processing "* | :"Obtaining "* | :"Requirement already satisfied"*)
             n=$((n + 1))
             if [ -t 2 ]; then
                 printf '\r  %d of %d packages: %-40.40s' $n "$all" "${line#* }"

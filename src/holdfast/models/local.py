@@ -79,15 +79,24 @@ def missing() -> str | None:
     """What this machine lacks to run the model, and how to install it; None: nothing. Does not load it."""
     if importlib.util.find_spec("xllamacpp") is None or weights() is None:
         return f"the small local model is not installed: {INSTALL}"
-    if sys.platform == "linux":
-        try:
-            ctypes.CDLL(OPENMP)
-        except OSError:
-            return (
-                f"the small local model needs the system library {OPENMP}: install it (Debian, Ubuntu: apt "
-                "install libgomp1; Fedora: dnf install libgomp)"
-            )
+    if sys.platform == "linux" and not _openmp_loads():
+        return (
+            f"the small local model needs the system library {OPENMP}: install it (Debian, Ubuntu: apt "
+            "install libgomp1; Fedora: dnf install libgomp)"
+        )
     return None
+
+
+def _openmp_loads() -> bool:
+    """Load the system's, or the copy that `make run` has put into its environment where there is none; the
+    engine takes the one that is loaded."""
+    for each in (OPENMP, f"{sys.prefix}/lib/{OPENMP}"):
+        try:
+            ctypes.CDLL(each)
+        except OSError:
+            continue
+        return True
+    return False
 
 
 class LocalModel:
