@@ -54,6 +54,16 @@ class Shell:
         assert status == "0.\n", f"{command}: {status}\n{said}\n{self._complaints.read()}"
         return said
 
+    def run_until(self, text: str, command: str) -> str:
+        """Run a command, press Ctrl-C when this has been printed, and wait until it has ended; what it
+        printed on both outputs."""
+        self.printed = ""
+        self.type(f"trap : INT; {command}\nprintf '{DONE}\\n'; trap - INT")
+        self.wait_for(text)
+        os.killpg(self._bash.pid, signal.SIGINT)
+        self.wait_for(DONE, behind=text)
+        return self.printed.partition(DONE)[0]
+
     def wait_for(self, text: str, *, behind: str = "") -> None:
         """Until this has been printed, somewhere behind the other."""
         assert self._bash.stdout is not None

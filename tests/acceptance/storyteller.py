@@ -1,7 +1,12 @@
-"""A model that tells stories slowly and answers everything else at once: an OpenAI-compatible server."""
+"""A model that tells stories slowly and answers everything else at once: an OpenAI-compatible server.
+
+A story that is to be cut off is told until nobody listens any more: however slow the machine is, it does not
+end before.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -12,6 +17,23 @@ from typing import Any
 
 WORDS, SECONDS = 60, 0.05
 """How long a story is, and how long each of its words takes."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, endless: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._endless = endless
+        self._lock = threading.Lock()
+
+    def is_endless(self, asked: str) -> bool:
+        """True for the first story that holds the word of endless ones."""
+        with self._lock:
+            found = bool(self._endless) and self._endless in asked
+            if found:
+                self._endless = ""
+        return found
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -38,7 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
         if "story" not in asked:
             yield f"You said: {asked}"
             return
-        for number in range(WORDS):
+        assert isinstance(self.server, _Server)
+        for number in itertools.count() if self.server.is_endless(asked) else range(WORDS):
             time.sleep(SECONDS)
             yield f"wave {number} "
 
@@ -55,10 +78,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def storyteller() -> Iterator[str]:
-    """Its base URL, while it listens."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
+def storyteller(endless: str = "") -> Iterator[str]:
+    """Its base URL, while it listens. The first story with the word `endless` is told until it is cut off."""
+    server = _Server(endless)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
