@@ -113,7 +113,10 @@ def dead_links(path: Path) -> list[str]:
     return dead
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+FIRST_PAGES = [ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")]
+
+
+@pytest.mark.parametrize("path", [*FIRST_PAGES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_link_is_dead(path: Path) -> None:
     assert dead_links(path) == []
 
@@ -129,6 +132,42 @@ def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
 def test_every_page_can_be_reached_from_the_index() -> None:
     linked = {(DOCS / target).resolve() for target in LINK.findall(page("index.md"))}
     assert {path for path in PAGES if path.name != "index.md"} - linked == set()
+
+
+# --- what a stranger reads first -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "size", "lines"), [("README.md", 9_000, 120), ("CHANGELOG.md", 4_000, 80)])
+def test_what_is_read_first_stays_short(name: str, size: int, lines: int) -> None:
+    """Nobody reads more, and lines are not glued together to stay below."""
+    text = (ROOT / name).read_text("utf-8")
+    assert len(text.encode()) <= size
+    assert len(text.splitlines()) <= lines
+    assert [line for line in text.splitlines() if len(line) > 130] == []
+
+
+def first_cells(table: str) -> list[str]:
+    """The first cell of each row below the head of a table."""
+    found = [line.split(" | ")[0].strip("| ") for line in table.splitlines() if line.startswith("| ")]
+    return found[1:]
+
+
+def test_the_readme_promises_only_what_is_guaranteed_and_tested() -> None:
+    promised = first_cells(sections((ROOT / "README.md").read_text("utf-8"))["What you may rely on"])
+    assert len(promised) == 6
+    assert {each.strip("*") for each in promised} - set(guarantees()) == set()
+
+
+NUMBER = re.compile(r"\d[\d.,]*\d|\d")
+
+
+def test_the_figures_of_the_readme_are_the_recorded_ones_and_name_what_prints_them() -> None:
+    part = sections((ROOT / "README.md").read_text("utf-8"))["Figures"]
+    assert len(first_cells(part)) == 5
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(first_cells(part)) <= {f"`make {target}`" for target in targets}
+    recorded = set(NUMBER.findall(page("figures.md")))
+    assert [number for number in NUMBER.findall(part) if number not in recorded] == []
 
 
 # --- reference -----------------------------------------------------------------------------------------
@@ -228,15 +267,18 @@ def named_tests(cell: str) -> list[str]:
     return re.findall(r"`([^`]+\.py::\w+)`", cell)
 
 
+def guarantees() -> dict[str, str]:
+    """Each statement of the table of tests, with its cell of tests."""
+    text = sections(page("guarantees.md"))["The tests"]
+    found = re.findall(r"^\| (.+?) \| (.+) \|$", text, re.MULTILINE)
+    return {first.strip(): rest for first, rest in found if first != "statement"}
+
+
 def test_every_promise_names_tests_that_exist() -> None:
     """So that nothing is promised that no test would miss."""
     text = prose(page("guarantees.md"))
     promises = {name.rstrip(".") for name in re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)}
-    table = {
-        first.strip(): rest
-        for first, rest in re.findall(r"^\| (.+?) \| (.+) \|$", sections(text)["The tests"], re.MULTILINE)
-        if first != "statement"
-    }
+    table = guarantees()
     assert len(promises) > 30
     assert missing(promises, set(table)) == {}
     assert [name for name, cell in table.items() if not named_tests(cell)] == ["Platforms"]

@@ -8,6 +8,7 @@ on it. For cycles only what runs at import counts.
 import ast
 import graphlib
 import importlib.util
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -276,6 +277,13 @@ def test_the_spine_is_read_in_an_afternoon() -> None:
     files = measured.spine()
     assert len(files) <= MOST_SPINE_FILES
     assert sum(map(measured.lines, files)) <= MOST_SPINE_LINES
+
+
+def test_the_page_about_layers_links_the_whole_spine() -> None:
+    page = (SOURCE.parents[1] / "docs" / "explanation" / "layers.md").read_text("utf-8")
+    table = page.partition("## The spine")[2].partition("\n## ")[0].partition("|---|")[2]
+    linked = re.findall(r"\(\.\./\.\./src/holdfast/([^)]+)\)", table)
+    assert sorted(linked) == sorted(str(path.relative_to(SOURCE)) for path in measure().spine())
 
 
 def measure() -> Any:

@@ -89,13 +89,13 @@ def test_it_reads_as_the_one_that_was_asked_for() -> None:
     )
 
 
-def test_the_readme_quotes_it_word_for_word() -> None:
+def test_the_page_about_resets_quotes_it_word_for_word() -> None:
     now = at("2026-11-03 00:05")
     build = process("npm run build", now, age=timedelta(hours=1), active=timedelta(seconds=4), pid=552)
     server = process("python3 -m http.server 8765", now, age=timedelta(days=3), active=None, pid=9)
     talking = replace(SESSION, last_activity_at=at("2026-11-03 06:20"), opened_at=at("2026-11-02 20:00"))
-    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
-    (quoted,) = re.findall(r"^```text\n(telegram:.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    page = (Path(__file__).parents[3] / "docs/explanation/resets.md").read_text("utf-8")
+    (quoted,) = re.findall(r"^```text\n(telegram:.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert [" ".join(each.split()) for each in quoted.split("\n\n")] == [
         said(policy("idle"), "2026-11-03 00:05", build, server),
         said(policy("both"), "2026-11-03 06:25", session=talking),
