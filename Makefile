@@ -60,7 +60,7 @@ lock: ## write requirements/*.lock again; UPGRADE=--upgrade takes the newest ver
 
 .PHONY: tools
 tools: # of the system, before anything is installed
-	@scripts/need-tools strace browser
+	@scripts/need-tools curl strace browser
 
 clean: ## remove .venv and everything else that was made here
 	rm -rf .venv .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

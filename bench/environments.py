@@ -45,8 +45,10 @@ def interpreter(package: Package) -> Path:
         _step([sys.executable, "-m", "venv", str(home)])
         install = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
         wanted = [f"{package.name}=={package.version}", *package.and_also]
-        # Of a package that is used alone few modules are imported: they are compiled then.
-        _step([*install, *(["--no-deps", "--no-compile"] if package.alone else []), *wanted])
+        # Of a package that is used alone few modules are imported: they are compiled then, and run on newer
+        # Pythons than the package as a whole allows.
+        alone = ["--no-deps", "--no-compile", "--ignore-requires-python"]
+        _step([*install, *(alone if package.alone else []), *wanted])
         (home / "ready").touch()
     return home / "bin" / "python"
 

@@ -68,6 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name each skipped test as pytest takes it: .ci/run runs them where they can run, and nothing is skipped in
+    both."""
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        terminalreporter.write_line(f"not run here: {report.nodeid} | {reason.removeprefix('Skipped: ')}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """To import everything and to collect thousands of tests makes many objects and no garbage. They stay
