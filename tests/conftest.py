@@ -69,8 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name each skipped test as pytest takes it: .ci/run runs them where they can run, and nothing is skipped in
-    both."""
+    """Name each skipped test as pytest takes it: .ci/run runs them where they can run, so that nothing is
+    skipped in both."""
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         terminalreporter.write_line(f"not run here: {report.nodeid} | {reason.removeprefix('Skipped: ')}")

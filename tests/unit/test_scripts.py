@@ -138,3 +138,28 @@ def test_the_lines_of_pip_become_a_count(tree: Path) -> None:
         "  40 of 45 packages",
         "  installing 45 packages",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "which suite? bookworm, trixie or sid"),
+        (["--nosuch", "trixie"], 2, "there is no option --nosuch"),
+        (["--umask"], 2, "--umask needs a value"),
+        (["trixie", "true"], 3, "mmdebstrap"),
+    ],
+)
+def test_a_fresh_machine_that_cannot_be_made_says_what_is_missing(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    """3 tells .ci/run that this machine can make none, which is no failure."""
+    for name in ("bash", "env", "dirname", "git"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    done = subprocess.run(
+        [str(shutil.which("bash")), ROOT / "scripts/fresh-machine", *words],
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("fresh-machine: ")
+    assert said in done.stderr
