@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from .domain.api_keys import Token, local_admin, parse_token, same_secret
 from .domain.ids import new_id, new_secret
 from .errors import BadSetting, Conflict, StoreBusy
-from .os_support import listening_users
+from .os_support import listening_users, private_directory
 from .trust import check_private
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def note_address(home: Path, url: str) -> None:
     """Record where the home's server listens."""
     draft = home / f".{FILE_NAME}.{os.getpid()}"
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_directory(home)
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{url}\n")
@@ -111,7 +111,7 @@ async def ensure_local_key(store: Store, home: Path) -> tuple[str, bool]:
     Raises BadSetting, having changed nothing, if the home cannot be used.
     """
     try:
-        _prepare(home)
+        private_directory(home)
         async with _alone(home):
             token = _read(home)
             if token is not None and await _opens(store, token):
@@ -142,10 +142,6 @@ async def _opens(store: Store, token: Token) -> bool:
             await store.add_key(local_admin(token, store.now()), token.hash)
     key, secret_hash = found
     return key.revoked_at is None and same_secret(token.hash, secret_hash)
-
-
-def _prepare(home: Path) -> None:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _read(home: Path) -> Token | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import pwd
 import re
 import secrets
 import shlex
@@ -19,7 +20,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from .domain.nodes import Identity
+from .errors import BadInput, BadSetting
 
 log = logging.getLogger(__name__)
 
@@ -100,17 +102,43 @@ def machine_id(home: Path | None = None) -> str:
     known = "" if pid_namespace() != _FIRST_PID_NAMESPACE else _read_machine_id(Path("/etc/machine-id"))
     if known:
         return _hashed(known)
-    home = home or Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
     try:
-        return _hashed(_kept_machine_id(home))
-    except OSError as error:
+        return _hashed(_kept_machine_id(home or holdfast_home()))
+    except (OSError, BadSetting) as error:
         log.warning(
             "this machine has no id, and none can be kept in %s (%s): background processes of an earlier "
             "boot will not be recognised. Make the directory writable, or set HOLDFAST_HOME",
-            home,
+            home or "the home",
             error,
         )
         return ""
+
+
+def holdfast_home(environment: Mapping[str, str] = os.environ) -> Path:
+    """The directory of holdfast.db and all other files of this user."""
+    named = environment.get("HOLDFAST_HOME")
+    return Path(named) if named else user_directory() / ".holdfast"
+
+
+def user_directory() -> Path:
+    """The directory of this user: HOME, else what the system says. Raises BadSetting if neither is known."""
+    if named := os.environ.get("HOME"):
+        return Path(named)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise BadSetting(
+            f"HOME is not set, and the system knows no user with the number {os.getuid()}; set HOLDFAST_HOME "
+            "to a directory of your own"
+        ) from None
+
+
+def expanded(path: Path) -> Path:
+    """The path with `~` replaced. Raises BadInput if that is the home of an unknown user."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise BadInput(f"{path} begins in the home of a user that is not known here") from None
 
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
@@ -137,7 +165,7 @@ def _kept_machine_id(home: Path) -> str:
     path = home / MACHINE_FILE
     if known := _read_machine_id(path):
         return known
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_directory(home)
     draft = home / f"{MACHINE_FILE}.{os.getpid()}.{secrets.token_hex(4)}"
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -183,6 +211,20 @@ def private_umask() -> Iterator[None]:
             yield
         finally:
             os.umask(before)
+
+
+def private_directory(path: Path) -> None:
+    """Create this directory, and those above it that are missing, for their owner only, whatever the umask.
+    One that exists stays as it is."""
+    if not path.is_dir():
+        with private_umask():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def open_private(path: str | Path, flags: int) -> int:
+    """Open a file for writing; one that does not exist is created for its owner only, whatever the umask. Its
+    form is that of an `opener` of `open`."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def own_umask() -> int:

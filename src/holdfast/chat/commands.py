@@ -23,6 +23,7 @@ from ..domain.messages import Message
 from ..domain.pages import SessionFilter
 from ..domain.sessions import EndReason
 from ..errors import BadInput, NotFound
+from ..os_support import expanded, open_private
 from .answering import Answering, Ended
 from .state import ChatState, enter
 from .terminal import ENTER_HINT
@@ -161,9 +162,9 @@ def before_last_message(visible: Sequence[Message]) -> int:
 
 
 def _write_new(file: str, text: str) -> Path:
-    path = Path(file).expanduser()
+    path = expanded(Path(file))
     try:
-        with path.open("x", encoding="utf-8") as opened:
+        with open(path, "x", encoding="utf-8", opener=open_private) as opened:
             opened.write(text)
     except OSError as error:
         raise BadInput(f"{path} was not written: {error.strerror}") from None

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from ..domain.ids import DEFAULT_OWNER
-from ..os_support import timezone
+from ..os_support import expanded, timezone
 from ..server.objects import time
 from ..settings import home
 from .context import AsJson, CommandContext, command
@@ -59,7 +59,7 @@ async def hermes(
         invocation.wrong_usage("name one owner for what is imported, not '*'")
     zone = _zone(invocation, timezone)
     with bar("What was imported is kept; run it again to continue.") as shows:
-        with read_home(path.expanduser(), zone, [home()], shows) as seen:
+        with read_home(expanded(path), zone, [home()], shows) as seen:
             if dry_run:
                 from datetime import UTC, datetime
 
@@ -166,7 +166,7 @@ async def file(
         owner = None if invocation.owner_name is None else opened.owner
         with bar("What was imported is kept; run it again to continue.") as shows:
             carried = await opened.hf.import_file(
-                path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
+                expanded(path), owner, lambda done, whole: shows("importing", done, whole)
             )
     if as_json:
         print_json(

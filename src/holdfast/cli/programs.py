@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..domain.api_keys import holds_token
+from ..os_support import open_private, user_directory
 
 KEY_VARIABLE = "HOLDFAST_LAUNCH_KEY"
 """Holds the run's API key, for programs that read a key from a variable whose name they are given."""
@@ -154,7 +155,7 @@ def _pi(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str]) 
         ],
     }
     extension = scratch / "holdfast.js"
-    extension.write_text(PI_EXTENSION % (json.dumps(PROVIDER), json.dumps(provider)), "utf-8")
+    _write_private(extension, PI_EXTENSION % (json.dumps(PROVIDER), json.dumps(provider)))
     arguments = ("-e", str(extension), "--provider", PROVIDER, "--model", endpoint.model)
     return Prepared({KEY_VARIABLE: endpoint.key}, arguments=arguments)
 
@@ -185,7 +186,7 @@ def _llm(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str])
     entry = f"- {json.dumps(model)}\n"  # JSON is YAML
     listed = own / LLM_MODELS_FILE
     models = listed.read_text("utf-8") if listed.is_file() else ""
-    (scratch / LLM_MODELS_FILE).write_text(f"{models.rstrip()}\n{entry}".lstrip(), "utf-8")
+    _write_private(scratch / LLM_MODELS_FILE, f"{models.rstrip()}\n{entry}".lstrip())
     return Prepared({"LLM_USER_PATH": str(scratch), "LLM_MODEL": PROVIDER})
 
 
@@ -193,15 +194,15 @@ def _llm_directory(environment: Mapping[str, str]) -> Path:
     if named := environment.get("LLM_USER_PATH"):
         return Path(named)
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "io.datasette.llm"
-    return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "io.datasette.llm"
+        return user_directory() / "Library" / "Application Support" / "io.datasette.llm"
+    return Path(environment.get("XDG_CONFIG_HOME") or user_directory() / ".config") / "io.datasette.llm"
 
 
 def _aider(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str]) -> Prepared:
     model = f"openai/{endpoint.model}"
     settings = [{"name": model, "extra_params": {"extra_headers": dict(endpoint.headers)}}]
     path = scratch / "aider.model.settings.yml"
-    path.write_text(json.dumps(settings), "utf-8")
+    _write_private(path, json.dumps(settings))
     variables = {
         "AIDER_MODEL": model,
         "AIDER_OPENAI_API_BASE": f"{endpoint.url}/v1",
@@ -211,6 +212,11 @@ def _aider(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str
         "AIDER_MODEL_SETTINGS_FILE": str(path),
     }
     return Prepared(variables)
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", opener=open_private) as file:
+        file.write(text)
 
 
 PROGRAMS: Mapping[str, Program] = {

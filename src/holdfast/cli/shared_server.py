@@ -25,7 +25,7 @@ import msgspec
 
 from ..errors import BadSetting, HoldfastError
 from ..local_server import is_listening, local_address
-from ..os_support import start_of
+from ..os_support import private_directory, start_of
 from ..settings import Settings, is_variable
 from .env import address
 from .serve import LOOPBACK
@@ -87,7 +87,7 @@ async def server_in_use(
 
 
 def _open_users(home: Path) -> int:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_directory(home)
     return os.open(home / USERS_FILE, os.O_RDWR | os.O_CREAT, 0o600)
 
 

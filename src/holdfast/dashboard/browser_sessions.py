@@ -27,6 +27,7 @@ from ..app import Holdfast
 from ..domain.api_keys import parse_token
 from ..domain.ids import new_secret
 from ..local_server import local_key
+from ..os_support import private_directory
 
 LOGIN_FOR = 7 * 86_400.0
 LINK_FOR = 600.0
@@ -101,7 +102,7 @@ class LinkBook:
         return kept.key
 
     def _keep(self, directory: Path, key: str, seconds: float) -> str:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_directory(directory)
         self._tidy(directory)
         token = new_secret()
         draft = directory / f".{_hash(token)}"

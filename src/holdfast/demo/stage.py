@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
+from ..os_support import open_private
+
 T = TypeVar("T")
 
 PATIENCE = 60.0
@@ -50,6 +52,11 @@ keep_last = 2
 flush = true
 retry_seconds = 0.5
 """
+
+
+def _write_private(path: Path, text: str) -> None:
+    with open(path, "w", encoding="utf-8", opener=open_private) as file:
+        file.write(text)
 
 
 class WentWrong(Exception):
@@ -84,7 +91,7 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Stage:
-        (self.home / "holdfast.toml").write_text(SETTINGS, "utf-8")
+        _write_private(self.home / "holdfast.toml", SETTINGS)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=PATIENCE, sock_read=PATIENCE)
         self._session = aiohttp.ClientSession(timeout=timeout)
         return self
@@ -103,7 +110,7 @@ class Stage:
 
     async def start(self, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL) -> Process:
         """Start the `holdfast` command as a process. Ctrl-C at this terminal does not reach it."""
-        with (self.home / "demo.log").open("ab") as log:
+        with os.fdopen(open_private(self.home / "demo.log", os.O_WRONLY | os.O_APPEND), "ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "holdfast", *arguments),
                 stdin=stdin,

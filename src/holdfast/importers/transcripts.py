@@ -25,6 +25,7 @@ from ..domain.records import ConversationRecord, Imported, ImportMark, SessionRe
 from ..domain.sessions import Edge, EndReason
 from ..domain.views import View
 from ..errors import BadInput, BadMessage, Conflict
+from ..os_support import expanded
 from ..store.store import Store
 from .writing import PartWriter, SourceMessage, StepProgress, Taken, Writing, no_step_progress
 
@@ -309,7 +310,7 @@ def read_all(paths: Iterable[Path], read: Callable[[Path], Transcript]) -> Itera
 def files_in(path: Path, pattern: str) -> list[Path]:
     """The files of this name below a directory, oldest name first; or the file itself. Raises BadInput if
     there is none."""
-    path = path.expanduser()
+    path = expanded(path)
     if path.is_file():
         return [path]
     found = sorted(each for each in path.rglob(pattern) if each.is_file()) if path.is_dir() else []

@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 
 from ...errors import BadInput
-from ...os_support import is_locked
+from ...os_support import is_locked, open_private
 from ...store.queries import parse
 from ..writing import StepProgress, no_step_progress
 from .home import NOTHING
@@ -132,7 +132,9 @@ def _copy_at_rest(database: Path, target: Path) -> bool:
     before = _state_of(database)
     for file in (database, _log_of(database)):
         if file.exists():
-            shutil.copyfile(file, target.with_name(target.name + file.name.removeprefix(database.name)))
+            copy = target.with_name(target.name + file.name.removeprefix(database.name))
+            os.close(open_private(copy, os.O_WRONLY))
+            shutil.copyfile(file, copy)
     if _state_of(database) == before and _at_rest(database):
         return True
     for file in (target, _log_of(target)):

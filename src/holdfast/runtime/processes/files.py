@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ...domain.processes import LogPart
 from ...errors import BadInput, Conflict
-from ...os_support import start_of
+from ...os_support import open_private, private_directory, start_of
 
 ABANDONED = "abandoned\n"
 
@@ -50,7 +50,7 @@ class ProcessFiles:
 
     def make(self) -> None:
         """Create the directory, accessible to its owner only."""
-        self.directory.parent.mkdir(mode=0o700, exist_ok=True)
+        private_directory(self.directory.parent)
         self.directory.mkdir(mode=0o700)
 
     def remove(self) -> None:
@@ -73,8 +73,8 @@ class ProcessFiles:
     def abandon(self) -> bool:
         """Give up the start: the shim will not run the command. False: it has already begun."""
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with (self.directory / "identity").open("x") as file:
+            private_directory(self.directory)
+            with open(self.directory / "identity", "x", opener=open_private) as file:
                 file.write(ABANDONED)
         except FileExistsError:
             return self._read("identity") == ABANDONED

@@ -240,7 +240,8 @@ class Shim:
 
     def _prepare_exit(self) -> None:
         """Reserve the exit record's bytes in advance: the disk may be full when it is needed."""
-        with open("exit.tmp", "wb") as file:
+        handle = os.open("exit.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(handle, "wb") as file:
             file.write(b" " * EXIT_BYTES)
 
     def _record_exit(self, code: int) -> None:
