@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from ..domain.connectors import ConnectorHealth, ConnectorState
 from ..domain.figures import FlushFigures, OwnerUsage
 from ..domain.maintenance import Diagnosis
 from ..errors import BadInput, StoreError
+from ..os_support import expanded
 from ..server.objects import connector, owner_usage
 from ..settings import Settings, is_postgres
 from .context import AsJson, CommandContext, command
@@ -204,13 +206,15 @@ async def restore(
     """
     from ..app import restore_store
 
+    source = expanded(file)
     if not is_postgres(invocation.settings.store.url):
+        _require_there(source)
         await _require_unused(invocation)
     with bar("The store is unchanged.") as shows:
         aside = await asyncio.to_thread(
             restore_store,
             invocation.settings,
-            file.expanduser(),
+            source,
             lambda done, whole: shows("copying the backup", done, whole),
         )
     async with invocation.existing(quiet=True) as opened:
@@ -220,6 +224,11 @@ async def restore(
     if aside is not None:
         say(f"The store that was there is in {aside}; delete it when you do not need it.")
     say("Check it with: holdfast doctor")
+
+
+def _require_there(source: Path) -> None:
+    if not os.path.isfile(source):
+        raise BadInput(f"there is no file {source}")
 
 
 async def _require_unused(invocation: CommandContext) -> None:
