@@ -25,7 +25,7 @@ SURFACE = {*BASE, "holdfast", "app", "session", "models", "settings", "local_ser
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "trust": {"errors"},
+    "trust": BASE,
     "os_support": {"domain", "errors"},
     "domain": {"errors"},
     "store": BASE,

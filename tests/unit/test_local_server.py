@@ -36,7 +36,8 @@ TABLE_6 = """\
 """
 
 LISTEN = """
-import socket, sys
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
 listening = socket.create_server(("127.0.0.1", 0))
 print(listening.getsockname()[1], flush=True)
 sys.stdin.read()
@@ -99,8 +100,9 @@ def test_env_prints_no_key_for_another_users_process(home: Home, monkeypatch: py
 
 @pytest.mark.skipif(os.geteuid() != 0 or IS_MACOS, reason="only root can become another user")
 def test_a_process_of_another_user_is_seen(tmp_path: Path) -> None:
+    # It becomes another user when it runs: he may not be able to read this interpreter.
     child = subprocess.Popen(
-        [sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=12_345
+        [sys.executable, "-c", LISTEN, "12345"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         assert child.stdout is not None

@@ -260,10 +260,14 @@ def test_a_working_directory_that_may_not_be_searched_has_no_settings_file(
 ) -> None:
     """As after `sudo -u holdfast` in the home of root."""
 
-    def denied(path: Path) -> bool:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+    open_file = os.open
 
-    monkeypatch.setattr(Path, "is_file", lambda path: denied(path) if not path.is_absolute() else False)
+    def denied(path: str | Path, *how: int) -> int:
+        if not Path(path).is_absolute():
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_file(path, *how)
+
+    monkeypatch.setattr(os, "open", denied)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert load(environment={"HOLDFAST_HOME": "/nowhere"}).ignored is None
     with pytest.raises(BadSetting, match=r"other\.toml cannot be read: Permission denied"):
@@ -274,14 +278,14 @@ def test_a_local_settings_file_that_cannot_be_read_is_ignored(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("holdfast.toml").write_text("[server]\nport = 1")
-    read_bytes = Path.read_bytes
+    open_file = os.open
 
-    def denied(path: Path) -> bytes:
-        if path.name == "holdfast.toml":
+    def denied(path: str | Path, *how: int) -> int:
+        if Path(path).name == "holdfast.toml":
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return read_bytes(path)
+        return open_file(path, *how)
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(os, "open", denied)
     settings = load(environment={"HOLDFAST_HOME": "/nowhere"})
     assert (settings.ignored, settings.server.port) == (Path("holdfast.toml"), 8377)
 

@@ -72,8 +72,8 @@ async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
         )
     titles = ("setting", "value", "from", *(("meaning",) if wide() else ()))
     table([Column(title, whole=title == "setting") for title in titles], rows)
-    if ignored is not None:
-        say(f"{ignored.absolute()} is not trusted and was ignored; `holdfast config trust` uses it.")
+    for reason in invocation.settings.ignored_for:
+        say(f"{reason}.")
 
 
 SettingsFile = Annotated[

@@ -4,6 +4,7 @@
 invalid setting is an error that names its origin, the key and the nearest valid name; nothing is guessed.
 """
 
+from ..os_support import holdfast_home as home
 from .convert import default_of
 from .sections import (
     ENVIRONMENT_PREFIX,
@@ -21,7 +22,6 @@ from .sections import (
     WebhookSettings,
     check_notifies,
     database_path,
-    home,
     is_postgres,
     is_variable,
     store_location,

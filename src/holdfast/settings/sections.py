@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from typing import Any, get_type_hints
 
 from ..domain.api_keys import TOOLS
 from ..errors import BadInput, BadSetting
+from ..os_support import expanded
+from ..os_support import holdfast_home as home
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 FAR = 100_000
@@ -528,24 +529,22 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict)
     """The origin of each value that is not a default, by `section.name`."""
     ignored: Path | None = None
-    """A settings file in the working directory that was not used, because it is not trusted."""
+    """A settings file that was not used: in the working directory, because it is not trusted; in the home,
+    because others can change it or it cannot be read."""
+    ignored_for: tuple[str, ...] = ()
+    """Why, and what to do about it: a sentence for each file that was ignored."""
 
 
 SECTIONS: Mapping[str, type[Any]] = {
     name: kind
     for name, kind in get_type_hints(Settings).items()
-    if name not in ("connectors", "origins", "ignored")
+    if name not in ("connectors", "origins", "ignored", "ignored_for")
 }
 
 
 def is_variable(origin: str) -> bool:
     """True if the value came from the environment."""
     return origin.startswith(ENVIRONMENT_PREFIX)
-
-
-def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The directory of holdfast.db and all other files of this user."""
-    return Path(environment.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
 
 
 def is_postgres(url: str) -> bool:
@@ -584,6 +583,6 @@ def database_path(url: str) -> Path:
     if not path or path == ":memory:":
         raise BadSetting(f"{url!r} names no file; use sqlite:///relative.db or sqlite:////absolute.db")
     try:
-        return Path(path).expanduser()
-    except RuntimeError:
+        return expanded(Path(path))
+    except BadInput:
         raise BadSetting(f"{url!r} begins in the home of a user that is not known here") from None

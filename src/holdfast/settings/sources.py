@@ -7,8 +7,10 @@ sets it holds all of it.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
+import stat
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
@@ -16,10 +18,12 @@ from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..domain.trust import TrustVerdict
 from ..errors import BadSetting
-from ..trust import check_private, is_trusted, trust
+from ..os_support import holdfast_home as home
+from ..trust import check_home, command_for, is_trusted, judge_file, trust
 from .convert import convert
-from .sections import CONNECTOR_KINDS, ENVIRONMENT_PREFIX, SECTIONS, ConnectorSettings, Settings, home
+from .sections import CONNECTOR_KINDS, ENVIRONMENT_PREFIX, SECTIONS, ConnectorSettings, Settings
 
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
 _UNMISTAKABLE = {"port", "host", "base_url", "api_key_env", "idle_minutes", "timezone"}
@@ -34,16 +38,19 @@ def load(
 ) -> Settings:
     """All settings: from the file (if there is one), the environment and `given`, in this order.
 
-    A `./holdfast.toml` that is not trusted is ignored, with a line on stderr. Raises BadSetting if other
-    users could have changed the home.
+    A `./holdfast.toml` that is not trusted is ignored, with a line on stderr, and so is a file of the home
+    that others can change or that cannot be read. Raises BadSetting if other users could have changed the
+    home, or a file that was named.
     """
-    check_private(home(environment))
-    path, ignored = _find_file(config, environment)
-    settings = Settings(ignored=ignored.path if ignored is not None else None)
-    if path is not None:
-        settings = _apply(settings, _parsed(path), str(path.path))
-    if ignored is not None:
-        _tell_ignored(ignored.path)
+    check_home(home(environment))
+    file, ignored = _find_file(config, environment)
+    settings = Settings(
+        ignored=ignored[0].path if ignored else None, ignored_for=tuple(each.reason for each in ignored)
+    )
+    if file is not None:
+        settings = _apply(settings, _parsed(file), str(file.path))
+    for each in ignored:
+        _report_ignored(each)
     settings = _apply_environment(settings, environment)
     settings = _apply(settings, given or {}, given_by)
     if settings.lease.stale_seconds < 2 * settings.lease.heartbeat_seconds:
@@ -64,36 +71,73 @@ class _File:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Ignored:
+    """A settings file that is not used."""
+
+    path: Path
+    reason: str
+    """Names the file and says what to do."""
+
+
 LOCAL_FILE = Path("holdfast.toml")
 _told: set[str] = set()
 """The ignored files that this process has already reported."""
 
 
-def _find_file(config: Path | None, environment: Mapping[str, str]) -> tuple[_File | None, _File | None]:
-    """The settings file to use, and the one in the working directory if it was ignored."""
+def _find_file(
+    config: Path | None, environment: Mapping[str, str]
+) -> tuple[_File | None, tuple[_Ignored, ...]]:
+    """The settings file to use, and those that would come before or in its place, but are ignored."""
     named = config or (Path(environment["HOLDFAST_CONFIG"]) if environment.get("HOLDFAST_CONFIG") else None)
     if named is not None:
-        if not _is_file(named):
-            raise BadSetting(f"there is no settings file {named}")
-        return _read(named), None
+        return _named_file(named), ()
     own = home(environment) / "holdfast.toml"
     local = _local_file()
-    ignored = None
-    if local is not None and not (_is_file(own) and _is_local(own)):
+    ignored: tuple[_Ignored, ...] = ()
+    if local is not None and not _is_local(own):
         if is_trusted(home(environment), local.path, local.content):
-            return local, None
-        ignored = local
-    if not _is_file(own):
-        return None, ignored
-    check_private(own)
-    return _read(own), ignored
-
-
-def _is_file(path: Path) -> bool:
+            return local, ()
+        ignored = (
+            _ignored(
+                local.path,
+                "is not trusted",
+                "to use it, read it and run `holdfast config trust` in that directory",
+            ),
+        )
     try:
-        return path.is_file()
+        file, verdict = _read(own)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ignored
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror or error})"
+        return None, (*ignored, _ignored(own, reason, "let this user read it, or remove it"))
+    if not verdict.is_trusted:
+        advice = f"check what it says, then run `{command_for(verdict.remedy, own)}`"
+        return None, (*ignored, _ignored(own, verdict.reason, advice))
+    return file, ignored
+
+
+def _ignored(path: Path, reason: str, advice: str) -> _Ignored:
+    where = os.path.realpath(path)
+    name = where if where.isprintable() else repr(where)
+    return _Ignored(path, f"{name} {reason} and was ignored; {advice}")
+
+
+def _named_file(path: Path) -> _File:
+    """The file that the user has named. Raises BadSetting if it cannot be read or others can change it."""
+    try:
+        file, verdict = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadSetting(f"there is no settings file {path}") from None
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+    if not verdict.is_trusted:
+        remedy = command_for(verdict.remedy, path)
+        raise BadSetting(
+            f"{path} {verdict.reason}, so it is not used; check what it says, then run `{remedy}`"
+        )
+    return file
 
 
 def _is_local(path: Path) -> bool:
@@ -108,16 +152,22 @@ def _local_file() -> _File | None:
     """The settings file in the working directory. One that cannot be read is not trusted; a directory that
     may not be searched (another user's, after sudo) has none."""
     try:
-        return _File(LOCAL_FILE, LOCAL_FILE.read_bytes()) if LOCAL_FILE.is_file() else None
+        return _read(LOCAL_FILE)[0]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError:
         return _File(LOCAL_FILE, b"") if os.access(".", os.X_OK) else None
 
 
-def _read(path: Path) -> _File:
-    try:
-        return _File(path, path.read_bytes())
-    except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+def _read(path: Path) -> tuple[_File, TrustVerdict]:
+    """A settings file, and whether it can be trusted: of the file that was read, also if it is replaced
+    meanwhile. Raises FileNotFoundError if there is none, or something else in its place."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "Not a file", str(path))
+        return _File(path, file.read()), judge_file(path, status)
 
 
 def _parsed(file: _File) -> dict[str, Any]:
@@ -127,26 +177,25 @@ def _parsed(file: _File) -> dict[str, Any]:
         raise BadSetting(f"{file.path} cannot be read as TOML: {error}") from error
 
 
-def _tell_ignored(path: Path) -> None:
+def _report_ignored(ignored: _Ignored) -> None:
     """Report it in one line on stderr, once in a process."""
-    where = os.path.realpath(path)
+    where = os.path.realpath(ignored.path)
     if where not in _told:
         _told.add(where)
-        name = where if where.isprintable() else repr(where)
-        sys.stderr.write(
-            f"holdfast: {name} is not trusted and was ignored; to use it, read it and run "
-            "`holdfast config trust` in that directory\n"
-        )
+        sys.stderr.write(f"holdfast: {ignored.reason}\n")
 
 
 def trust_file(path: Path) -> list[str]:
-    """Trust this settings file as it is now; returns the names of its settings. Raises BadSetting if it is
-    none."""
-    if not _is_file(path):
-        raise BadSetting(f"there is no settings file {path}")
-    file = _read(path)
+    """Trust this settings file as it is now, whoever can change it: a changed file is no longer trusted.
+    Returns the names of its settings. Raises BadSetting if it is none."""
+    try:
+        file, _ = _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadSetting(f"there is no settings file {path}") from None
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
     found = _apply(Settings(), _parsed(file), str(path))
-    check_private(home())
+    check_home(home())
     trust(home(), path, file.content)
     return sorted(found.origins)
 
