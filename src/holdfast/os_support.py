@@ -14,6 +14,7 @@ import pwd
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import struct
@@ -25,10 +26,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from .domain.installation import Installation, Installer
 from .domain.nodes import Identity
 from .errors import BadInput, BadSetting
 
@@ -181,6 +184,19 @@ def _kept_machine_id(home: Path) -> str:
     finally:
         draft.unlink(missing_ok=True)
     return _read_machine_id(path)
+
+
+def installation() -> Installation:
+    """The environment that this program runs in."""
+    prefix = Path(sys.prefix)
+    installer = Installer.NONE
+    if (prefix / "pipx_metadata.json").exists():
+        installer = Installer.PIPX
+    elif (prefix / "uv-receipt.toml").exists():
+        installer = Installer.UV_TOOL
+    fetched = sorted(prefix.parent.glob("build/uv/*/bin/uv"))  # by a clone's `make`
+    uv = "uv" if shutil.which("uv") else str(fetched[-1]) if fetched else ""
+    return Installation(sys.executable, str(prefix), installer, find_spec("pip") is not None, uv)
 
 
 def _exists(pid: int) -> bool:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from .domain.api_keys import holds_token
 from .domain.compaction import KeepPolicy
 from .domain.flushes import FlushPolicy, FlushRules
+from .domain.installation import install_command
 from .domain.maintenance import Progress, no_progress
 from .domain.nodes import NodeKind
 from .domain.processes import ProcessLimits
@@ -27,7 +28,7 @@ from .domain.recovery import RecoveryRules
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
 from .errors import BadInput, BadSetting, StoreUnusable
 from .models.base import Model
-from .os_support import timezone
+from .os_support import installation, timezone
 from .runtime.agents.flusher import Pace
 from .runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.agents.resetter import RescheduleMode
@@ -316,7 +317,10 @@ def telemetry_of(settings: Settings, node_id: str) -> Telemetry | None:
     if not settings.otel.endpoint:
         return None
     if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
-        raise BadSetting("[otel] endpoint needs more packages: the extra `otel` of holdfast")
+        command = install_command(
+            installation(), "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"
+        )
+        raise BadSetting(f"[otel] endpoint needs more packages (the extra `otel`): {command}")
     from .runtime.otel import Telemetry
 
     provider = settings.model.kind if settings.model.kind in ("anthropic", "local", "scripted") else "openai"
@@ -326,7 +330,8 @@ def telemetry_of(settings: Settings, node_id: str) -> Telemetry | None:
 def check_postgres() -> None:
     """Raises StoreUnusable unless the packages for a PostgreSQL store are installed."""
     if find_spec("psycopg") is None:
-        raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'psycopg[binary]'")
+        command = install_command(installation(), "psycopg[binary]")
+        raise StoreUnusable(f"a PostgreSQL store needs one more package (the extra `postgres`): {command}")
 
 
 def import_engine(settings: Settings) -> None:

