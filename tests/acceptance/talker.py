@@ -11,10 +11,10 @@ What is said is queued: a request takes from the queue until it is finished, bro
 from __future__ import annotations
 
 import json
-import queue
 import select
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,7 +30,9 @@ class Talker:
         self.asked = threading.Event()
         """Set when a request has come."""
         self.closing = threading.Event()
-        self.lines: queue.Queue[object] = queue.Queue()
+        self._lines: deque[object] = deque()
+        self.changed = threading.Condition()
+        """Guards the lines: who takes one has looked whether its client is still there."""
         self.usage: dict[str, int] = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         """What it says of every answer; nothing, if that is empty."""
         self.answering: set[int] = set()
@@ -50,27 +52,39 @@ class Talker:
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def say(self, *words: str) -> None:
-        for word in words:
-            self.lines.put(word)
+        self._put(*words)
+
+    def _put(self, *lines: object) -> None:
+        with self.changed:
+            self._lines.extend(lines)
+            self.changed.notify_all()
+
+    @property
+    def said_all(self) -> bool:
+        return not self._lines
+
+    def take(self) -> object:
+        """The next line; None if there is none. The caller holds `changed`."""
+        return self._lines.popleft() if self._lines else None
 
     def call(self, name: str, **arguments: Any) -> None:
         """Call a tool."""
         function = {"name": name, "arguments": json.dumps(arguments)}
         call = {"index": 0, "id": f"call_{next(self._calls)}", "type": "function", "function": function}
-        self.lines.put({"tool_calls": [call]})
+        self._put({"tool_calls": [call]})
 
     def finish(self) -> None:
-        self.lines.put(FINISH)
+        self._put(FINISH)
 
     def answer(self, *words: str) -> None:
         self.say(*words)
         self.finish()
 
     def break_off(self) -> None:
-        self.lines.put(BREAK_OFF)
+        self._put(BREAK_OFF)
 
     def refuse(self, status: int, message: str) -> None:
-        self.lines.put((status, message))
+        self._put((status, message))
 
     @property
     def heard(self) -> list[dict[str, Any]]:
@@ -128,17 +142,23 @@ class _Handler(BaseHTTPRequestHandler):
             return  # whoever asked is gone
 
     def _next(self) -> object:
-        while not self.talker.closing.is_set() and not self._is_alone():
-            try:
-                return self.talker.lines.get(timeout=0.05)
-            except queue.Empty:
-                continue
+        """A handler whose client has died takes nothing, however soon the next client comes: one that died
+        before the words were said has hung up before they are taken."""
+        with self.talker.changed:
+            while not self.talker.closing.is_set() and not self._is_alone():
+                line = self.talker.take()
+                if line is not None:
+                    return line
+                self.talker.changed.wait(0.05)  # nothing tells of a client that hangs up
         return BREAK_OFF
 
     def _is_alone(self) -> bool:
         """Has whoever asked hung up? Then the words are for the next one."""
         readable, _, _ = select.select([self.connection], [], [], 0)
-        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        try:
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except ConnectionResetError:
+            return True
 
     def _event(self, delta: dict[str, Any], reason: str | None, more: dict[str, Any] | None = None) -> None:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}

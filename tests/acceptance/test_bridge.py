@@ -120,7 +120,7 @@ def test_a_message_whose_server_is_killed_in_the_middle_of_the_reply_is_answered
     with bridged(talking) as (server, port), bridge(server, port) as ada:
         ada.send("42", "m1", "tell me about the tide")
         talker.say("The", " tide")
-        until(lambda: talker.requests and talker.lines.empty(), "the model has begun to speak")
+        until(lambda: talker.requests and talker.said_all, "the model has begun to speak")
         server.kill()
         server.start()
         talker.answer("The", " tide", " turns.")
@@ -227,7 +227,7 @@ def test_the_ends_of_responses_are_sent_by_the_server_after_the_one_that_was_kil
             until(lambda: ended(responses[-1]), "the response has ended")
         talker.say("The")
         responses.append(asked("and later?"))
-        until(lambda: len(talker.requests) == 3 and talker.lines.empty(), "the model has begun to speak")
+        until(lambda: len(talker.requests) == 3 and talker.said_all, "the model has begun to speak")
         waiting = server.ask("GET", "/api/deliveries?owner=ada&state=pending")[1]["data"]
         assert [each["kind"] for each in waiting] == ["event", "event"]
         server.kill()

@@ -68,7 +68,7 @@ def test_a_process_that_is_stopped_in_the_middle_keeps_what_was_said_and_the_ret
         )
         asking.start()
         talker.say("The", " tide")
-        until(lambda: talker.requests and talker.lines.empty(), "the model has begun to speak")
+        until(lambda: talker.requests and talker.said_all, "the model has begun to speak")
         until(lambda: health(server)["running_turns"] == 1, "somebody would be interrupted")
         assert health(server)["idle_seconds"] == 0
         assert server.stop(signal.SIGTERM) == 0
@@ -95,7 +95,7 @@ def test_a_process_is_given_time_to_finish_what_it_is_saying(talking: Home, talk
         asking = threading.Thread(target=lambda: told.append(server.say("hello")))
         asking.start()
         talker.say("Hel")
-        until(lambda: talker.requests and talker.lines.empty(), "the model has begun to speak")
+        until(lambda: talker.requests and talker.said_all, "the model has begun to speak")
         stopped: list[int] = []
         stopping = threading.Thread(target=lambda: stopped.append(server.stop(signal.SIGTERM)))
         stopping.start()

@@ -191,7 +191,7 @@ def test_a_set_up_that_was_killed_goes_on_from_there(tree: Path) -> None:
     done = set_up(tree)
     assert done.returncode == 0, done.stderr
     assert "Updating .venv" in done.stderr, "it did not begin again"
-    command = [tree / ".venv/bin/holdfast", "--help"]
+    command = [str(tree / ".venv/bin/holdfast"), "--help"]
     assert subprocess.run(command, env=environment(), capture_output=True, check=True).stdout
     assert (site / "rich/console.py").exists()
     assert not (tree / ".venv/unfinished").exists()

@@ -130,7 +130,7 @@ def beside(work: Any) -> tuple[threading.Thread, list[Any]]:
 
 
 def spoken(talker: Talker) -> bool:
-    return bool(talker.requests) and talker.lines.empty()
+    return bool(talker.requests) and talker.said_all
 
 
 def test_two_workers_answer_one_conversation_in_order_and_start_lines_are_printed_once(home: Home) -> None:
@@ -232,7 +232,7 @@ def test_a_retry_and_a_reader_on_the_other_worker_get_the_same_turn(talking: Hom
 
         response = one.json("POST", "/v1/responses", {"input": "again", "background": True})
         talker.say("Once")
-        until(lambda: len(talker.requests) == 2 and talker.lines.empty(), "it speaks again")
+        until(lambda: len(talker.requests) == 2 and talker.said_all, "it speaks again")
         path = f"/v1/responses/{response['id']}?stream=true&starting_after=0"
         reading, streams = beside(lambda: other.ask("GET", path))
         talker.answer(" more")
