@@ -163,3 +163,21 @@ def test_a_fresh_machine_that_cannot_be_made_says_what_is_missing(
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("fresh-machine: ")
     assert said in done.stderr
+
+
+def test_all_that_the_tests_need_is_named_at_once_as_one_line_to_paste(tmp_path: Path) -> None:
+    """scripts/fresh-machine pastes that line, as a reader would."""
+    for name in ("sh", "uname", "apt-get", "strace"):
+        program(tmp_path / name, "echo Linux")
+    (tmp_path / "sh").unlink()
+    (tmp_path / "sh").symlink_to(str(shutil.which("sh")))
+    program(tmp_path / "id", "echo 1000")
+    done = subprocess.run(
+        [str(shutil.which("sh")), ROOT / "scripts/need-tools", "curl", "strace", "browser"],
+        env={"PATH": str(tmp_path)},
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.findall(r"^    (apt-get .*)$", done.stderr, re.MULTILINE) == [
+        "apt-get update && apt-get install -y --no-install-recommends curl chromium-headless-shell"
+    ]
