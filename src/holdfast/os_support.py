@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -63,6 +64,11 @@ def timezone() -> str:
     except (ValueError, OSError, LookupError):
         return "UTC"
     return named
+
+
+def log_time(at: float) -> str:
+    """A Unix time as lines of a text log begin: this machine's time, with its offset from UTC."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
 def pid_namespace() -> str:

@@ -14,13 +14,16 @@ import sys
 from datetime import UTC, datetime
 
 from ..domain.ids import printable
+from ..os_support import log_time
 
 
 class TextLines(logging.Formatter):
-    """`LEVEL logger: message`, and the traceback if there is one, in printable characters."""
+    """`time LEVEL logger: message`, and the traceback if there is one, in printable characters. The time is
+    this machine's, with its offset from UTC."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = printable(f"{record.levelname} {record.name}: {record.getMessage()}")
+        line = f"{log_time(record.created)} {line}"
         if record.exc_info:
             trace = self.formatException(record.exc_info).split("\n")
             line = "\n".join((line, *map(printable, trace)))

@@ -1,9 +1,10 @@
 """The access log: one line per request on stderr, with the rest of the log, and nothing of its content.
 
-A line has the method, the route (not the path: it holds ids), the status, the owner and the id of the API
-key, milliseconds, bytes of the response and the request id. Lines are written in batches, a tenth of a second
-after the first: a process that is killed loses those. Probes (`/healthz`, `/readyz`, `/metrics`) are not
-logged.
+A line has the time, the method, the route (not the path: it holds ids), the status, the owner and the id of
+the API key, milliseconds, bytes of the response and the request id. For an unknown route it has the path,
+escaped as the client has sent it, at most LONGEST_PATH characters, and without its query, which may hold a
+secret. Lines are written in batches, a tenth of a second after the first: a process that is killed loses
+those. Probes (`/healthz`, `/readyz`, `/metrics`) are not logged.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..domain.ids import printable
+from ..os_support import log_time
 from .log_buffer import MOST_LINES, LogLine
 
 if TYPE_CHECKING:
@@ -30,10 +32,12 @@ BATCH_SECONDS = 0.1
 LOGGER = "holdfast.access"
 log = logging.getLogger(LOGGER)
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+UNKNOWN_ROUTE = "unknown"
+LONGEST_PATH = 200
 UNSHOWN = frozenset({"/logs", "/api/logs"})
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, omit_defaults=True):
     """A line in JSON; it begins as those of the other loggers do."""
 
     at: str
@@ -48,6 +52,7 @@ class _Line(msgspec.Struct):
     ms: float
     bytes: int
     request_id: str
+    path: str = ""
 
 
 def _to_stderr(text: str) -> None:
@@ -70,16 +75,25 @@ class AccessLine(NamedTuple):
     ms: float
     bytes: int
     request_id: str
+    path: str = ""
+    """That of the request, if its route is unknown."""
 
     @property
     def text(self) -> str:
         return (
-            f"{self.method} {self.route} {self.status} owner={self.owner or '-'} key={self.key_id or '-'} "
-            f"{self.ms:g} ms {self.bytes} B {self.request_id}"
+            f"{self.method} {self.path or self.route} {self.status} owner={self.owner or '-'} "
+            f"key={self.key_id or '-'} {self.ms:g} ms {self.bytes} B {self.request_id}"
         )
 
     def line(self) -> LogLine:
         return LogLine(datetime.fromtimestamp(self.at, UTC), "info", LOGGER, self.text)
+
+
+def _path_of(scope: Mapping[str, Any]) -> str:
+    """The path as the client has sent it, percent-encoded, without the query."""
+    sent: bytes = scope.get("raw_path") or str(scope["path"]).encode()
+    path = printable(sent.partition(b"?")[0].decode("latin-1"))
+    return path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}…"
 
 
 class AccessLog:
@@ -112,7 +126,10 @@ class AccessLog:
             owner = printable(owner)
         method, status = str(call.request.scope["method"]), call.status or 499
         ms = round((time.monotonic() - call.began) * 1000, 1)
-        line = AccessLine(time.time(), method, route, status, owner, key_id, ms, call.sent_bytes, call.id)
+        path = _path_of(call.request.scope) if route == UNKNOWN_ROUTE else ""
+        line = AccessLine(
+            time.time(), method, route, status, owner, key_id, ms, call.sent_bytes, call.id, path
+        )
         self._kept.append(line)
         self._lines.append(line)
         if self._timer is None:
@@ -129,7 +146,7 @@ class AccessLog:
 
     def _formatted(self, line: AccessLine) -> str:
         if not self._json:
-            return f"INFO {LOGGER}: {line.text}"
+            return f"{log_time(line.at)} INFO {LOGGER}: {line.text}"
         at = datetime.fromtimestamp(line.at, UTC).isoformat().replace("+00:00", "Z")
-        said = f"{line.method} {line.route} {line.status}"
+        said = f"{line.method} {line.path or line.route} {line.status}"
         return msgspec.json.encode(_Line(at, "info", LOGGER, said, *line[1:])).decode()

@@ -36,7 +36,7 @@ from ..models.measured import measured
 from ..os_support import hide_from_own_user, return_freed_buffers
 from ..settings import Settings
 from . import openapi
-from .access_log import AccessLog
+from .access_log import UNKNOWN_ROUTE, AccessLog
 from .admin import (
     activity,
     connectors,
@@ -126,7 +126,7 @@ def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
     """All routes and pages as one ASGI application. `links` replaces the home's."""
     routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, links)]
     router = Router(
-        routes, redirect_slashes=False, default=Endpoint(services, unknown, name="unknown", open=True)
+        routes, redirect_slashes=False, default=Endpoint(services, unknown, name=UNKNOWN_ROUTE, open=True)
     )
     plain = {route.path: route.app for route in routes if "{" not in route.path}
     socket = ResponseSocket(services)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from holdfast.models.upstream import Upstream
-from holdfast.server.access_log import AccessLog
+from holdfast.server.access_log import LONGEST_PATH, AccessLog
 from holdfast.settings import LogSettings
 from tests.integration.api.conftest import Running, StartServer
 from tests.unit.models.mock_upstream import running, says
@@ -56,8 +57,34 @@ async def test_a_stream_is_counted_to_its_end(server: Running) -> None:
     body = {"model": "", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
     answer = await server.client.post("/v1/chat/completions", json=body)
     (line,) = await lines(server, written)
+    at, _, line = line.partition(" ")
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(at)) < timedelta(minutes=5)
     assert line.startswith("INFO holdfast.access: POST /v1/chat/completions 200 owner=default key=key_")
     assert f" {len(answer.content)} B {answer.headers['x-request-id']}" in line
+
+
+async def test_an_unknown_route_is_logged_with_its_path(server: Running) -> None:
+    text = listening(server)
+    await server.client.get("/v1/nope?token=hf_secret")
+    await server.client.get("/v1/%0aINFO%20forged%1b[2J")
+    await server.client.get("/v1/" + "x" * 3_000)
+    written = await lines(server, text)
+    assert [line.split()[3:5] for line in written] == [
+        ["GET", "/v1/nope"],
+        ["GET", "/v1/%0aINFO%20forged%1b[2J"],
+        ["GET", "/v1/" + "x" * (LONGEST_PATH - 4) + "…"],
+    ]
+    assert "secret" not in "".join(written)
+    as_json = listening(server, format="json")
+    await server.client.get("/v1/nope?token=hf_secret")
+    await server.client.get("/v1/models")
+    unknown, known = map(json.loads, await lines(server, as_json))
+    assert (unknown["route"], unknown["path"], unknown["message"]) == (
+        "unknown",
+        "/v1/nope",
+        "GET /v1/nope 404",
+    )
+    assert "path" not in known
 
 
 @pytest.mark.parametrize("off", [{"access": False}, {"level": "warning"}])

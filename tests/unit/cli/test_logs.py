@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
 
 from holdfast.cli.logs import JSONLines, TextLines
 
@@ -27,6 +31,12 @@ def test_an_exception_goes_along() -> None:
     assert "ValueError: no" in json.loads(JSONLines().format(record))["exception"]
 
 
+def without_time(line: str) -> str:
+    at, _, rest = line.partition(" ")
+    assert datetime.fromisoformat(at).tzinfo is not None
+    return rest
+
+
 HOSTILE = "key\x1b[2J\x07\r\nERROR holdfast: forged\x85\u202e\u2028"
 
 
@@ -37,7 +47,7 @@ def record_of(message: str, *values: object) -> logging.LogRecord:
 def test_what_others_wrote_reaches_the_log_only_as_printable_text() -> None:
     text = TextLines().format(record_of("session %s ended", HOSTILE))
     assert text.isprintable()
-    assert text.startswith(r"INFO holdfast.test: session key\x1b[2J\x07\r\nERROR")
+    assert without_time(text).startswith(r"INFO holdfast.test: session key\x1b[2J\x07\r\nERROR")
     line = JSONLines().format(record_of("session %s ended", HOSTILE))
     assert line.isprintable()
     assert json.loads(line)["message"] == f"session {HOSTILE} ended", "a reader of JSON gets it as it was"
@@ -56,4 +66,24 @@ def test_a_traceback_keeps_its_lines_and_forges_none() -> None:
 
 
 def test_letters_of_other_scripts_stay_as_they_are() -> None:
-    assert TextLines().format(record_of("Ünïcode 東京 %s", "é")) == "INFO holdfast.test: Ünïcode 東京 é"
+    text = TextLines().format(record_of("Ünïcode 東京 %s", "é"))
+    assert without_time(text) == "INFO holdfast.test: Ünïcode 東京 é"
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [("UTC", "2026-03-01T08:00:00.250+00:00"), ("Asia/Kolkata", "2026-03-01T13:30:00.250+05:30")],
+)
+def test_a_line_begins_with_the_time_of_this_machine_and_its_offset(
+    monkeypatch: pytest.MonkeyPatch, zone: str, text: str
+) -> None:
+    record = record_of("it began")
+    record.created = datetime(2026, 3, 1, 8, 0, 0, 250_000, UTC).timestamp()
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", zone)
+        time.tzset()
+        try:
+            assert TextLines().format(record) == f"{text} INFO holdfast.test: it began"
+        finally:
+            patched.undo()
+            time.tzset()
