@@ -33,7 +33,6 @@ NO_SHARED_MODEL = (
     "the local model runs inside the server, and each worker would load it again; set [server] workers = 1 "
     "(--workers 1), or give the model a server of its own, such as Ollama, and name it with --model URL"
 )
-KEPT_BY_NAME = "keeps  every request with a session id or key, even with `store: false` ([clients])"
 
 
 @command(app, "serve", fast_loop=True, hides=("owner",))
@@ -168,8 +167,6 @@ async def answer(
                 )
                 return
             await say_hello(listening, settings, answers, tokens)
-            if settings.clients.names and settings.clients.store_false == "keep":
-                write(f"  {KEPT_BY_NAME}\n")
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 
