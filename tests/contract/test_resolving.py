@@ -282,3 +282,21 @@ async def test_what_one_store_object_opens_another_resolves_at_once(
 ) -> None:
     session = (await say(store, node, key="cli:ada")).session
     assert (await second_store.resolve(OWNER, Address(key="cli:ada"))).tip.id == session.id
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (Address(id="sess_" + "0" * 32), "no session 'sess_"),
+        (Address(id="conv_" + "0" * 32), "no conversation 'conv_"),
+        (Address(id="elsewhere", create=False), "no session 'elsewhere'"),
+        (Address(key="cli:nobody", create=False), "no conversation 'cli:nobody'"),
+    ],
+)
+async def test_what_is_not_there_is_called_what_it_is(
+    store: Store, node: Node, address: Address, said: str
+) -> None:
+    for asked in (store.resolve(OWNER, address), store.open_session(OWNER, address, node.id)):
+        with pytest.raises(NotFound) as unknown:
+            await asked
+        assert str(unknown.value).startswith(said)

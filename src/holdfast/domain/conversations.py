@@ -69,5 +69,10 @@ class Address(Value, frozen=True):
     def may_create(self) -> bool:
         return self.create and not (self.id is not None and is_ours(self.id))
 
+    @property
+    def noun(self) -> str:
+        """What it names, for an error that there is none."""
+        return "conversation" if self.id is None or self.id.startswith("conv_") else "session"
+
     def __str__(self) -> str:
         return self.id or self.key or "(new)"

@@ -290,7 +290,7 @@ def open_session(
     found = find(tx, owner, address)
     if found is None:
         if (address.id or address.key) and not address.may_create:
-            raise NotFound("conversation", str(address))
+            raise NotFound(address.noun, str(address))
         return open_conversation(tx, owner, address, attached_to, source)
     release_orphaned(tx, found.conversation.id)
     conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)

@@ -46,7 +46,7 @@ def place(tx: Transaction, owner: str | None, address: Address) -> Resolved:
     NotFound."""
     reached = lookup(tx, owner, address)
     if reached is None:
-        raise NotFound("conversation" if address.key else "session", str(address))
+        raise NotFound(address.noun, str(address))
     return reached.place()
 
 

@@ -160,7 +160,7 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
 def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     """The address is unknown: open a conversation for it."""
     if (request.address.id or request.address.key) and not request.address.may_create:
-        raise NotFound("session" if request.address.id else "conversation", str(request.address))
+        raise NotFound(request.address.noun, str(request.address))
     node_id = request.node_id if request.attached else None
     parent = find(tx, request.owner, Address(id=request.parent)) if request.parent else None
     session = open_conversation(
