@@ -29,6 +29,9 @@ def test_the_command_restores_a_backup_and_keeps_what_it_replaces(home: Home, tm
     with serving(home):
         refused = home.run("restore", str(copy))
         assert refused.returncode == 1 and "1 process still uses this store" in refused.stderr
+        missing = home.run("restore", str(tmp_path / "mispelt.db"))
+        assert missing.returncode == 1 and f"there is no file {tmp_path / 'mispelt.db'}" in missing.stderr
+        assert "process" not in missing.stderr, "nobody stops a server for nothing"
     assert "1 conversation, 2 messages" in home.ok("restore", str(copy))
     assert "before" in (said := home.ok("sessions", "messages", "cli:ada")) and "after" not in said
     (aside,) = home.path.glob("holdfast.db.replaced-*")
