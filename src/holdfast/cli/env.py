@@ -24,6 +24,9 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     this user's own (api.key in $HOLDFAST_HOME); it is created if there is none. A key of the model in
     OPENAI_API_KEY is kept as HOLDFAST_UPSTREAM_API_KEY, where `holdfast run`, `chat` and `serve` find it.
 
+    If no server listens there, stderr says so; the exports are printed all the same, and the exit code is 0:
+    they are right as soon as one is started.
+
     \b
     Examples:
       eval "$(holdfast env)"
@@ -40,7 +43,9 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     async with invocation.making(quiet=True) as opened:
         token = await opened.hf.ensure_local_key()
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
-    if await _is_anothers(base_url, token):
+    if not is_listening(base_url):
+        remark(f"No server listens at {base_url} yet. Start it: `{program()} serve`")
+    elif await _is_anothers(base_url, token):
         remark(
             f"The server at {base_url} does not accept this key: it belongs to another home or store, not to "
             f"{home()}. Stop it, or start yours on another port: `{program()} serve --port P`"
@@ -57,8 +62,8 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
 
 
 async def _is_anothers(base_url: str, token: str) -> bool:
-    """True if a server that this home has not started listens there, and refuses the key."""
-    if local_address(home()) is not None or not is_listening(base_url):
+    """True if the server that listens there was not started for this home, and refuses the key."""
+    if local_address(home()) is not None:
         return False
     from ..errors import ModelError
     from ..models.upstream import Upstream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import stat
 import threading
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ import pytest
 
 from holdfast.cli.env import address
 from holdfast.domain.api_keys import parse_token
+from holdfast.local_server import note_address
 from holdfast.settings import load
 from tests.unit.cli.conftest import Home
 
@@ -172,9 +174,24 @@ def test_env_makes_another_when_the_local_key_was_revoked(home: Home) -> None:
 
 def test_env_prints_exports_and_nothing_else(home: Home) -> None:
     key = home.json("env")["OPENAI_API_KEY"]
-    done = home.run("env", HOLDFAST_SERVER__PORT="9000")
-    assert done.stdout == f"export OPENAI_BASE_URL=http://127.0.0.1:9000/v1\nexport OPENAI_API_KEY={key}\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        note_address(home.path, f"http://127.0.0.1:{port}")
+        done = home.run("env")
+    assert done.stdout == f"export OPENAI_BASE_URL=http://127.0.0.1:{port}/v1\nexport OPENAI_API_KEY={key}\n"
     assert done.stderr == ""
+
+
+def test_env_says_aside_that_no_server_listens(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = home.run("env", HOLDFAST_SERVER__PORT=str(port))
+    assert done.returncode == 0, "a shell with `set -e` goes on"
+    assert done.stdout.startswith(
+        f"export OPENAI_BASE_URL=http://127.0.0.1:{port}/v1\nexport OPENAI_API_KEY="
+    )
+    assert f"No server listens at http://127.0.0.1:{port}/v1" in done.stderr and " serve" in done.stderr
+    assert home.json("env")["OPENAI_API_KEY"] in done.stdout
 
 
 @pytest.mark.parametrize(
