@@ -43,7 +43,10 @@ def check_home(home: Path) -> None:
             )
         return
     if not os.path.isdir(home):  # before its mode: nobody shall be told to change that of /dev/null
-        raise BadSetting(f"the home {home} is not a directory; move it away, or {INSTEAD}")
+        raise BadSetting(
+            f"the home {home} is not a directory that could hold the local key (api.key) and other files; "
+            f"move it away, or {INSTEAD}"
+        )
     _refuse_untrusted(home, verdict)
     if not os.access(home, os.R_OK | os.X_OK):
         owned = os.stat(home).st_uid == os.geteuid()
