@@ -249,6 +249,12 @@ def open_private(path: str | Path, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write this text to a file; one that does not exist is created for its owner only."""
+    with open(path, "w", encoding="utf-8", opener=open_private) as file:
+        file.write(text)
+
+
 def own_umask() -> int:
     """The umask of this process, without the effect of a current `private_umask`."""
     if not _umask_lock.acquire(blocking=False):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..domain.api_keys import holds_token
-from ..os_support import open_private, user_directory
+from ..os_support import user_directory, write_private
 
 KEY_VARIABLE = "HOLDFAST_LAUNCH_KEY"
 """Holds the run's API key, for programs that read a key from a variable whose name they are given."""
@@ -155,7 +155,7 @@ def _pi(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str]) 
         ],
     }
     extension = scratch / "holdfast.js"
-    _write_private(extension, PI_EXTENSION % (json.dumps(PROVIDER), json.dumps(provider)))
+    write_private(extension, PI_EXTENSION % (json.dumps(PROVIDER), json.dumps(provider)))
     arguments = ("-e", str(extension), "--provider", PROVIDER, "--model", endpoint.model)
     return Prepared({KEY_VARIABLE: endpoint.key}, arguments=arguments)
 
@@ -186,7 +186,7 @@ def _llm(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str])
     entry = f"- {json.dumps(model)}\n"  # JSON is YAML
     listed = own / LLM_MODELS_FILE
     models = listed.read_text("utf-8") if listed.is_file() else ""
-    _write_private(scratch / LLM_MODELS_FILE, f"{models.rstrip()}\n{entry}".lstrip())
+    write_private(scratch / LLM_MODELS_FILE, f"{models.rstrip()}\n{entry}".lstrip())
     return Prepared({"LLM_USER_PATH": str(scratch), "LLM_MODEL": PROVIDER})
 
 
@@ -202,7 +202,7 @@ def _aider(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str
     model = f"openai/{endpoint.model}"
     settings = [{"name": model, "extra_params": {"extra_headers": dict(endpoint.headers)}}]
     path = scratch / "aider.model.settings.yml"
-    _write_private(path, json.dumps(settings))
+    write_private(path, json.dumps(settings))
     variables = {
         "AIDER_MODEL": model,
         "AIDER_OPENAI_API_BASE": f"{endpoint.url}/v1",
@@ -212,11 +212,6 @@ def _aider(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str
         "AIDER_MODEL_SETTINGS_FILE": str(path),
     }
     return Prepared(variables)
-
-
-def _write_private(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=open_private) as file:
-        file.write(text)
 
 
 PROGRAMS: Mapping[str, Program] = {

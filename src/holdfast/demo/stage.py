@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from ..os_support import open_private
+from ..os_support import open_private, write_private
 
 T = TypeVar("T")
 
@@ -52,11 +52,6 @@ keep_last = 2
 flush = true
 retry_seconds = 0.5
 """
-
-
-def _write_private(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=open_private) as file:
-        file.write(text)
 
 
 class WentWrong(Exception):
@@ -91,7 +86,7 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Stage:
-        _write_private(self.home / "holdfast.toml", SETTINGS)
+        write_private(self.home / "holdfast.toml", SETTINGS)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=PATIENCE, sock_read=PATIENCE)
         self._session = aiohttp.ClientSession(timeout=timeout)
         return self
