@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made on first use from requirements/*.lock (scripts/setup says how).
 
 .DEFAULT_GOAL := help
-.PHONY: run test quick check lint types bench soak peers agents screens lock clean help
+.PHONY: run test quick check lint types bounds bench soak peers agents screens lock clean help
 
 RUN := .venv/run.stamp
 DEV := .venv/dev.stamp
@@ -36,6 +36,10 @@ lint: $(DEV) ## ruff, and that the code is formatted
 
 types: $(DEV) ## mypy --strict
 	$(BIN)/mypy
+
+bounds: ## the wheel with the lowest and the newest versions that pyproject.toml allows
+	@scripts/bounds lowest
+	@scripts/bounds highest
 
 bench: $(DEV) ## holdfast beside others, as ratios in one run
 	$(BIN)/python bench/run.py

@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "trust": BASE,
     "os_support": {"domain", "errors"},
+    "dependencies": {"domain"},
     "domain": {"errors"},
     "store": BASE,
     "models": BASE,
@@ -47,13 +48,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "importers": {*BASE, "store", "settings"},
     # The contract and the workers of messaging platforms; only app builds them.
     "connectors": {*BELOW_APP, "operations"},
-    "adapters": {*BASE, "app", "sync", "session", "runtime", "store"},
+    "adapters": {*BASE, "dependencies", "app", "sync", "session", "runtime", "store"},
     "holdfast": {"app", "sync", "session", "settings", "domain", "errors"},  # the package's own __init__
     "server": {*SURFACE, "dashboard"},
     "dashboard": {*SURFACE, "server", "cli"},
     "chat": {*SURFACE, "cli"},
     "demo": {*SURFACE, "cli", "dashboard"},
-    "cli": {*SURFACE, "server", "dashboard", "chat", "demo", "importers", "transfer"},
+    "cli": {*SURFACE, "dependencies", "server", "dashboard", "chat", "demo", "importers", "transfer"},
     "__main__": {"cli"},
 }
 

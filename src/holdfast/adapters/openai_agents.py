@@ -6,19 +6,24 @@
 `add_items` is one transaction: all items are durable when it returns, or none is stored. `pop_item` and
 `clear_session` remove items from the context; they stay readable outside of it. Several processes may use one
 session: their changes are serialised.
+
+The SDK's own compaction takes a private type of the SDK. With a version that this was not tested with, the
+log says so when this module is imported.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 from agents.items import TResponseInputItem
 from agents.memory import SessionSettings
-from agents.memory.session import OpenAIResponsesCompactionArgs, _CompactionSnapshot
+from agents.memory.session import OpenAIResponsesCompactionArgs
 from agents.memory.session_settings import coerce_session_settings
 
+from ..dependencies import untested
 from ..domain.contexts import summary_body
 from ..domain.messages import Message, NewMessage
 from ..domain.new_messages import ROLES, decode_object, new_message
@@ -27,6 +32,13 @@ from ..domain.views import Summary
 from ..errors import BadMessage, Conflict, NotCompacted
 from .bridge import Bridge, FrameworkConversation, Node
 from .carried import carried, carried_in, carrying, text_of
+
+if TYPE_CHECKING:
+    from agents.memory.session import _CompactionSnapshot
+
+log = logging.getLogger(__name__)
+if problem := untested(["openai_agents"], core=False):
+    log.warning(problem)
 
 SOURCE = "openai-agents"
 ITEM = "openai_item"
@@ -161,6 +173,8 @@ class HoldfastSession:
                 return True
 
             return await self._run(replace)
+
+        from agents.memory.session import _CompactionSnapshot  # private: another version may not have it
 
         items = cast("list[TResponseInputItem]", [items[0] for items in shown])
         replaces: Callable[[int, list[TResponseInputItem]], Awaitable[bool]] = replace_suffix

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..dependencies import untested
 from ..errors import BadSetting
 from ..local_server import local_key, note_address, take_back_address
-from ..settings import Settings, home
+from ..settings import Settings, home, is_postgres
 from .context import After, CommandContext, carry_out, command, program
 from .format import on_terminal, write
 from .groups import app
@@ -76,6 +77,7 @@ async def serve(
     if invocation.owner_name is not None:
         raise BadSetting("a server has no owner: each request's API key has an owner")
     invocation.start_logging(settings.log.level)
+    warn_of_versions(settings)
     if settings.server.workers > 1:
         return lambda: supervise(invocation, settings)
     url = ""
@@ -90,6 +92,15 @@ async def serve(
     finally:
         if url:
             take_back_address(home(), url)
+
+
+def warn_of_versions(settings: Settings) -> None:
+    """Log if a package is not a version that holdfast was tested with, before it is imported."""
+    used = ["otel"] if settings.otel.endpoint else []
+    if is_postgres(settings.store.url):
+        used.append("postgres")
+    if problem := untested(used):
+        log.warning(problem)
 
 
 def supervise(invocation: CommandContext, settings: Settings) -> int:
