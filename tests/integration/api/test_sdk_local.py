@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import openai
 import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+from openai.types.responses import ResponseCompletedEvent, ResponseIncompleteEvent
 
-from holdfast.models.local import LocalModel, missing
+from holdfast.models.local import NAME, LocalModel, missing
 from tests.integration.api.chatting import by_key, conversation_of, sdk, stored, user
 from tests.integration.api.conftest import Running, StartServer
 
@@ -61,9 +63,36 @@ async def test_a_real_model_answers_without_being_kept(server: Running) -> None:
     assert (await server.store.statistics(None)).conversations == 0
 
 
-async def test_a_model_that_is_not_served_is_refused_and_named(server: Running) -> None:
-    client = sdk(server).with_options(max_retries=0)
-    with pytest.raises(openai.NotFoundError) as caught:
-        await client.chat.completions.create(model="gpt-4o", messages=[user("Say hello.")])
-    assert caught.value.code == "model_not_found"
-    assert "SmolLM2-135M-Instruct" in str(caught.value)
+@pytest.mark.parametrize("name", ["gpt-4o-mini", "claude-opus-5-5"])
+async def test_every_name_is_answered_and_the_answer_says_by_whom(server: Running, name: str) -> None:
+    client = sdk(server).with_options(timeout=60, max_retries=0)
+    asked = [user("Say hello.")]
+    whole = await client.chat.completions.create(model=name, messages=asked, max_tokens=2)
+    stream = await client.chat.completions.create(model=name, messages=asked, max_tokens=2, stream=True)
+    response = await client.responses.create(model=name, input="Say hello.", max_output_tokens=16)
+    events = await client.responses.create(model=name, input="Say hello.", max_output_tokens=16, stream=True)
+    named = {whole.model, response.model, *[chunk.model async for chunk in stream]}
+    completed = [event async for event in events][-1]
+    assert isinstance(completed, ResponseCompletedEvent | ResponseIncompleteEvent)
+    named.add(completed.response.model)
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.admin_key) as socket:
+        async with socket.responses.connect() as opened:
+            await opened.response.create(model=name, input="Say hello.", max_output_tokens=16)
+            async for event in opened:
+                if isinstance(event, ResponseCompletedEvent | ResponseIncompleteEvent):
+                    named.add(event.response.model)
+                    break
+    async with AsyncAnthropic(base_url=server.url, auth_token=server.admin_key, max_retries=0) as claude:
+        message = await claude.messages.create(
+            model=name, max_tokens=2, messages=[{"role": "user", "content": "Say hello."}]
+        )
+        named.add(message.model)
+        async with claude.messages.stream(
+            model=name, max_tokens=2, messages=[{"role": "user", "content": "Say hello."}]
+        ) as streamed:
+            named.add((await streamed.get_final_message()).model)
+        counted = await claude.messages.count_tokens(
+            model=name, messages=[{"role": "user", "content": "Say hello."}]
+        )
+    assert counted.input_tokens
+    assert named == {NAME}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from holdfast.errors import BadSetting, ModelError
@@ -81,14 +85,31 @@ async def test_a_model_that_was_asked_for_by_name_is_not_replaced(
     assert (await refusal(model, ModelRequest(b"[]", "other"))).status == 404
 
 
-async def test_the_local_model_refuses_a_name_that_it_does_not_have() -> None:
+@pytest.mark.parametrize("asked", ["gpt-4o-mini", "claude-opus-5-5", "local", "", None])
+async def test_the_local_model_is_asked_whatever_name_a_request_has(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    """Its engine is replaced: what it is given, and nothing that needs the weights."""
+    given: list[dict[str, Any]] = []
+
+    class Engine:
+        def handle_chat_completions(self, body: bytes, deliver: Callable[[bytes], bool]) -> None:
+            given.append(json.loads(body))
+            choice = {"index": 0, "delta": {"content": "Hello"}, "finish_reason": "stop"}
+            deliver(json.dumps({"model": NAME, "choices": [choice]}).encode())
+
+    monkeypatch.setattr(local, "_load", Engine)
     model = LocalModel()
-    caught = await refusal(model, ModelRequest(b"[]", "gpt-4o"))
-    assert (caught.status, caught.code, caught.param) == (404, "model_not_found", "model")
-    assert "'gpt-4o'" in str(caught) and NAME in str(caught) and "[model.aliases]" in str(caught)
+    chunks = [chunk async for chunk in model.stream(ModelRequest(b"[]", asked))]
+    assert [chunk.value["model"] for chunk in chunks] == [NAME]
+    assert [body["model"] for body in given] == [NAME]
+    await model.close()
+
+
+def test_a_setting_names_the_local_model_only_by_its_names() -> None:
     for name in (None, "", "local", NAME, NAME.lower(), "SmolLM2-135M"):
         assert local.is_name(name)
-    await model.close()
+    assert not local.is_name("gpt-4o-mini")
 
 
 async def test_the_settings_map_names(monkeypatch: pytest.MonkeyPatch) -> None:
