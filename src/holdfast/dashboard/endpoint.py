@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route as StarletteRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..domain.api_keys import acting_as
 from ..errors import BadKey, HoldfastError, StoreFailed
+from ..server.access_log import UNKNOWN_ROUTE
 from ..server.gate import Headers
 from ..server.http import RequestContext, expand_id, note_trouble, request_id_of
 from ..server.http_errors import HttpError, failure_of
@@ -43,6 +44,15 @@ def mounted(desk: DashboardServices, pages: Iterable[PageRoute]) -> list[Starlet
     for page in pages:
         by_path.setdefault(page.path, {})[page.method] = page
     return [StarletteRoute(path, _PageEndpoint(desk, found)) for path, found in by_path.items()]
+
+
+def unknown_page(desk: DashboardServices) -> ASGIApp:
+    """Answers an address that no route has with the error page, also to a browser that is not logged in."""
+    return _PageEndpoint(desk, {"GET": PageRoute("GET", UNKNOWN_ROUTE, _refuse_unknown, "404.", open=True)})
+
+
+async def _refuse_unknown(visit: PageRequest) -> HttpResponse:
+    raise HttpError(404, f"there is no page {visit.call.request.url.path!r:.200}", "not_found")
 
 
 class _PageEndpoint:

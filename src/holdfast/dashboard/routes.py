@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp
 
 from ..server.gate import LOOPBACK
 from ..server.http import Services
@@ -34,7 +36,7 @@ from . import (
     usage,
 )
 from .browser_sessions import LinkBook, Logins
-from .endpoint import PageRoute, mounted
+from .endpoint import PageRoute, mounted, unknown_page
 from .request import DashboardServices, PageRequest
 
 
@@ -133,9 +135,13 @@ PAGES: tuple[PageRoute, ...] = (
 )
 
 
-def dashboard(
-    services: Services, routes: Iterable[Route], links: LinkBook | None = None
-) -> list[StarletteRoute]:
+class Dashboard(NamedTuple):
+    routes: list[StarletteRoute]
+    unknown: ASGIApp
+    """The page for an address that no route has."""
+
+
+def dashboard(services: Services, routes: Iterable[Route], links: LinkBook | None = None) -> Dashboard:
     """The Starlette routes of the pages, which call these routes of the API."""
     shows = os.environ.get("HOLDFAST_DEMO") == "1" and services.settings.server.host in LOOPBACK
     desk = DashboardServices(
@@ -145,4 +151,5 @@ def dashboard(
         links or LinkBook(home()),
         demo=shows,
     )
-    return mounted(desk, (*PAGES, *(demo.PAGES if shows else ())))
+    pages = (*PAGES, *(demo.PAGES if shows else ()))
+    return Dashboard(mounted(desk, pages), unknown_page(desk))

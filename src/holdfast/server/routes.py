@@ -13,6 +13,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
 from ..domain.value import Value
+from .gate import Headers
 from .http import Endpoint, Handler, RequestContext, Services
 from .http_errors import HttpError
 from .response_writer import HttpResponse, JsonResponse
@@ -101,6 +102,15 @@ class _Methods:
 
 UNVERSIONED = ("/chat/completions", "/conversations", "/messages", "/models", "/responses")
 """Paths of the model APIs as clients ask for them whose base URL lacks /v1."""
+
+
+API = ("/v1", "/api")
+
+
+def wants_page(method: str, path: str, headers: Headers) -> bool:
+    """True if a browser opens this address, and it is not below one of the APIs."""
+    is_api = path.startswith(tuple(f"{each}/" for each in API)) or path in API
+    return method in ("GET", "HEAD") and not is_api and "text/html" in headers.get("accept")
 
 
 async def unknown(call: RequestContext) -> HttpResponse:

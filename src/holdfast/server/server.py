@@ -58,7 +58,7 @@ from .admin import health as nodes
 from .anthropic import messages
 from .bodies import BodyThreads
 from .connections import Connections, http_config
-from .gate import Gate
+from .gate import Gate, Headers
 from .http import Endpoint, Services
 from .limits import KeyLimits, connection_limit, files_wanted
 from .log_buffer import LogBuffer
@@ -66,7 +66,7 @@ from .metrics import Metrics, keep_in_files
 from .openai import chat, compaction, conversations, models, responses
 from .openai.response_socket import ResponseSocket
 from .rebuild import rebuilt
-from .routes import Route, mounted, unknown
+from .routes import Route, mounted, unknown, wants_page
 from .workers.board import RowColumn
 from .workers.worker import FairAcceptor, Worker, WorkerReport
 
@@ -124,10 +124,18 @@ async def _nothing(*_: object) -> None:
 
 def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
     """All routes and pages as one ASGI application. `links` replaces the home's."""
-    routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, links)]
-    router = Router(
-        routes, redirect_slashes=False, default=Endpoint(services, unknown, name=UNKNOWN_ROUTE, open=True)
-    )
+    pages = dashboard(services, ROUTES, links)
+    routes = [*mounted(services, ROUTES), *pages.routes]
+    not_found = Endpoint(services, unknown, name=UNKNOWN_ROUTE, open=True)
+
+    async def no_route(scope: Scope, receive: Receive, send: Send) -> None:
+        """A page for a browser, JSON for any other client and for what looks like a route of the API."""
+        is_page = scope["type"] == "http" and wants_page(
+            scope["method"], scope["path"], Headers(scope["headers"])
+        )
+        await (pages.unknown if is_page else not_found)(scope, receive, send)
+
+    router = Router(routes, redirect_slashes=False, default=no_route)
     plain = {route.path: route.app for route in routes if "{" not in route.path}
     socket = ResponseSocket(services)
 

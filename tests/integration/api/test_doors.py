@@ -159,6 +159,33 @@ async def test_an_unknown_path_is_a_404(server: Running) -> None:
             check_error(await client.get(path), 404, "not_found")
 
 
+PAGE = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/nothing/at/all", "/apiary", "/conversations/x", "/<b>x"])
+async def test_an_unknown_address_is_a_page_in_a_browser(server: Running, path: str) -> None:
+    """With or without a login, and the page of one without says nothing that it could not know."""
+    for client in (server.client, await server.with_token(None)):
+        page = await client.get(path, headers=PAGE)
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "content-security-policy" in page.headers and "Not found" in page.text
+        assert 'href="/"' in page.text and "<b>x" not in page.text
+        is_known = client is server.client
+        assert ('href="/login"' in page.text) is not is_known
+        assert ('href="/sessions"' in page.text) is is_known, "menus are for those who may use them"
+    head = await server.client.head(path, headers=PAGE)
+    assert (head.status_code, head.content) == (404, b"")
+
+
+async def test_an_unknown_address_is_json_for_everything_else(server: Running) -> None:
+    for path in ("/v1", "/v1/nothing", "/api", "/api/nothing"):
+        check_error(await server.client.get(path, headers=PAGE), 404, "not_found")
+    check_error(await server.client.get("/nothing", headers={"accept": "*/*"}), 404, "not_found")
+    check_error(await server.client.post("/nothing", headers=PAGE), 404, "not_found")
+    refused = await server.client.get("/nothing", headers={**PAGE, "host": "evil.example"})
+    assert refused.status_code == 421
+
+
 async def test_a_path_without_its_version_is_a_404_that_names_the_right_one(server: Running) -> None:
     for path in ("/chat/completions", "/responses", "/models", "/messages"):
         response = await server.client.post(path, json={})
