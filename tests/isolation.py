@@ -28,6 +28,8 @@ def isolate() -> None:
     for name in list(os.environ):
         if name.startswith(("HOLDFAST_", "OPENAI_")) and not name.startswith("HOLDFAST_TEST_"):
             del os.environ[name]
+    for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # a `make` of a test is not a part of `make test`
+        os.environ.pop(name, None)
     run = tempfile.mkdtemp(prefix="holdfast-tests-")
     atexit.register(shutil.rmtree, run, ignore_errors=True)
     for name, place in (("HOME", "user"), ("HOLDFAST_HOME", "home")):
