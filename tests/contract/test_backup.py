@@ -429,6 +429,7 @@ VERBS: dict[str, Verb] = {
         TurnRequest("turn_late", OWNER, b.lease.node_id, Address(key="k"), (to_message("late"),)), most=1
     ),
     "edit_queued": lambda s, b, _: s.edit_queued(OWNER, b.turn.id, [to_message("late")]),
+    "withdraw_refused": lambda s, b, _: s.withdraw_refused(b.lease),
     "withdraw_queued": lambda s, b, _: s.withdraw_queued(OWNER, b.turn.id, "late"),
     "withdraw_queue": lambda s, b, _: s.withdraw_queue(OWNER, b.session.conversation_id, "late"),
     "take_steering": lambda s, b, _: s.take_steering(b.lease),

@@ -1,11 +1,15 @@
 """Deleting a message, and deleting a conversation with everything in it."""
 
+from typing import Any
+
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import message_id, new_id
 from holdfast.domain.nodes import Node
+from holdfast.domain.recovery import Origin, RequestToStore
 from holdfast.domain.request_keys import RequestKey
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost, NotFound
@@ -14,6 +18,7 @@ from holdfast.store.values import SessionFilter
 from tests.contract.steps import (
     OTHER,
     OWNER,
+    Clock,
     all_events,
     begin,
     contents,
@@ -29,6 +34,7 @@ from tests.contract.steps import (
 )
 
 CANARY = "heliotrope"
+QUEUED = RequestToStore(b'{"surface":"chat","body":{}}', Origin.QUEUED, True)
 
 
 async def test_a_deleted_message_keeps_its_number_and_nothing_else(store: Store, node: Node) -> None:
@@ -60,6 +66,61 @@ async def test_a_message_is_deleted_once_and_only_by_its_owner(store: Store, nod
                 await store.delete_message(owner, conversation, seq)
         with pytest.raises(NotFound):
             await store.delete_message(OWNER, new_id("conv"), 1)
+
+
+@pytest.mark.parametrize("key", ["cli:ada", None])
+async def test_a_refused_first_turn_goes_with_its_conversation(
+    store: Store, node: Node, key: str | None
+) -> None:
+    begun = await store.begin_turn(request(node, f"my {CANARY}", key=key, owner=OWNER, model="gpt-4o-mini"))
+    assert isinstance(begun, TurnBegun)
+    assert await store.withdraw_refused(begun.lease)
+    for look in (store.turn(OWNER, begun.turn.id), store.session(OWNER, begun.session.id)):
+        with pytest.raises(NotFound):
+            await look
+    assert await store.search(OWNER, CANARY) == []
+    assert CANARY not in str(await everything(store))
+    assert (await store.check()) == []
+    with pytest.raises(LeaseLost):
+        await store.withdraw_refused(begun.lease)
+    again = (await say(store, node, "hello", key=key)).session
+    assert again.conversation_id != begun.session.conversation_id
+
+
+ADDED = ("an older turn", "a reply", "a title", "metadata", "an alias", "a fork", "a queued turn", "a notice")
+
+
+@pytest.mark.parametrize("added", [*ADDED, "the conversation itself"])
+async def test_a_refused_turn_stays_where_anything_else_is(
+    store: Store, node: Node, clock: Clock, added: str
+) -> None:
+    address: dict[str, Any] = {"key": "cli:ada"}
+    if added == "an older turn":
+        await say(store, node, **address)
+    elif added == "the conversation itself":
+        address = {"id": (await store.create_conversation(OWNER, node.id)).id}
+    clock.move(seconds=1)
+    begun = await begin(store, node, "hello", **address)
+    conversation = begun.session.conversation_id
+    clock.move(seconds=1)
+    if added == "a reply":
+        await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
+        begun = await begin(store, node, "again", **address)
+    elif added == "a title":
+        await store.set_title(OWNER, conversation, "Mine")
+    elif added == "metadata":
+        await store.set_metadata(OWNER, conversation, {"a": "b"})
+    elif added == "an alias":
+        await store.add_alias(OWNER, "mine", conversation)
+    elif added == "a fork":
+        await store.fork(OWNER, begun.session.id, node.id)
+    elif added == "a queued turn":
+        more = replace(request(node, "more", owner=OWNER, **address), stored=QUEUED)
+        assert await store.enqueue_turn(more, most=9) is not None
+    elif added == "a notice":
+        await store.add_notice(OWNER, conversation, "reset", "more")
+    async with unchanged(store):
+        assert not await store.withdraw_refused(begun.lease)
 
 
 async def test_pages_of_messages_pass_over_deleted_ones(store: Store, node: Node) -> None:

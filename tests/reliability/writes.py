@@ -41,7 +41,7 @@ from tests.contract.steps import Clock, begin, draft, request, say, to_message
 OWNER = "ada"
 CONNECTOR = "phone"
 PLAIN = ("resting", "running", "interrupted", "ended", "due")
-SCENES = (*PLAIN, "queued", "waiting", "connected", "keyed", "framework")
+SCENES = (*PLAIN, "first", "queued", "waiting", "connected", "keyed", "framework")
 
 
 @dataclass
@@ -410,7 +410,9 @@ async def _frame(scene: Scene, store: PostgresStore, node: Node, clock: Clock) -
     clock.move(seconds=120)
 
 
+REFUSED: dict[str, Act] = {"withdraw": lambda c, s, n: s.withdraw_refused(c.turn.lease)}
 MORE: dict[str, tuple[dict[str, Act], tuple[str, ...]]] = {
+    "first": (REFUSED, tuple(ACTS)),
     "framework": (FRAMEWORK, tuple(ACTS)),
     "queued": (QUEUE, tuple(ACTS)),
     "waiting": (RECOVERY, tuple(ACTS)),
@@ -418,7 +420,7 @@ MORE: dict[str, tuple[dict[str, Act], tuple[str, ...]]] = {
     "keyed": (KEYS, ("prune",)),
 }
 """By scene: the calls that it is for, and those of ACTS that share rows with them."""
-ALL_ACTS: dict[str, Act] = {**ACTS, **QUEUE, **RECOVERY, **CONNECTORS, **KEYS, **FRAMEWORK}
+ALL_ACTS: dict[str, Act] = {**ACTS, **QUEUE, **RECOVERY, **CONNECTORS, **KEYS, **FRAMEWORK, **REFUSED}
 MAY_SKIP = frozenset(
     {
         *("claim flushes", "retry flushes", "skip flushes", "prune", "date", "claim notices"),
@@ -446,7 +448,7 @@ def count_pairs() -> int:
 
 
 def possible(kind: str, *acts: str) -> bool:
-    return kind in ("resting", "framework") or "compact" not in acts
+    return kind in ("resting", "framework") or "compact" not in acts  # it needs a claim, which these have
 
 
 # --- making scenes -----------------------------------------------------------------------------------------
@@ -468,6 +470,11 @@ async def make_scene(kind: str, store: PostgresStore, clock: Clock) -> Scene:
         await store._write(_joining(node))
     scene = Scene(kind, nodes)
     node = nodes[0]
+    if kind == "first":  # its first turn runs, and it holds nothing else
+        scene.begun = await begin(store, node, "kelp", key="cli:1", owner=OWNER, request_key=KEY)
+        scene.session, scene.conversation = scene.turn.session.id, scene.turn.session.conversation_id
+        clock.move(seconds=1)
+        return scene
     source = "idle" if kind == "due" else "cli"
     said = await say(store, node, "hello", key="cli:1", owner=OWNER, attached=True, source=source)
     await say(store, node, "again", key="cli:1", owner=OWNER, attached=True)

@@ -165,6 +165,7 @@ class PageRequest:
                 [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
             ),
             receive=receive,
+            has_client=False,
         )
 
     # --- forms -------------------------------------------------------------------------------------

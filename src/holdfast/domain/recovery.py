@@ -211,6 +211,13 @@ def is_passing(status: int | None) -> bool:
     return status is None or status in PASSING
 
 
+def refuses_name(status: int | None, *, named: bool, spoke: bool, origin: Origin | None) -> bool:
+    """True: the model's server does not know the name that a waiting client gave. What was asked is then no
+    part of any conversation: the client corrects the name and asks again. Who does not wait (a queue, a chat
+    of a connector, a background request, a program) finds the message where it was put."""
+    return status == 404 and named and not spoke and origin is Origin.FOREGROUND
+
+
 def runs_alone(known: Recovery) -> bool:
     """True: its next attempt runs alone on its node."""
     return known.tries + 1 >= ALONE_FROM

@@ -91,6 +91,8 @@ class RequestContext(BodyReader, ResponseWriter):
     """Bytes of the response's body so far."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """Headers to add to the response, whatever it is."""
+    has_client: bool = True
+    """False: a form of the dashboard makes this request, and its browser is not sent what becomes of it."""
     _cycle: RequestResponseCycle | None = field(init=False)
 
     def __post_init__(self) -> None:

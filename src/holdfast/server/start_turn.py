@@ -63,6 +63,7 @@ async def _begun(
             fingerprints=placed.fingerprints,
             history=placed.history,
             compacts=placed.compacts,
+            withdraws_refused=call.has_client,
         )
         outcome = await _begin_or_queue(call, attempt, left, naming.when_busy)
         if not isinstance(outcome, TurnOutdated | None):

@@ -170,9 +170,13 @@ class WholeAnswer:
 
 
 async def refuse(call: RequestContext, running: RunningTurn, error: HoldfastError) -> None:
-    """Send the error of a turn without an answer, with its ids: the request's messages are stored."""
+    """Send the error of a turn without an answer, with its ids: the request's messages are stored. Without
+    them if nothing is."""
     if isinstance(error, StoreFailed):
         raise error  # the store has failed permanently: the server must stop
     failure = failure_of(error)
+    if isinstance(running.outcome, Unanswered) and running.outcome.withdrawn:
+        await JsonResponse(call.error(failure), failure.status, failure.headers).send(call)
+        return
     body = call.error(failure, about_begun(running.begun))
     await JsonResponse(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)

@@ -15,8 +15,10 @@ from ..domain.ids import check_name, check_text, is_ours
 from ..domain.messages import NewMessage, size_of
 from ..domain.request_keys import RequestKey
 from ..domain.sessions import Session
-from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound, RequestMismatch
+from ..domain.turns import Lease
+from ..errors import BadInput, Conflict, ConversationBusy, LeaseLost, NodeReaped, NotFound, RequestMismatch
 from . import processes
+from .leases import holds
 from .nodes import release_orphaned
 from .resets import schedule_reset, session_for, touch
 from .resolve import conversation_of, place, session_of
@@ -274,3 +276,15 @@ def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str
         EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
     )
     return conversation.last_seq
+
+
+def withdraw_refused(tx: Transaction, lease: Lease) -> bool:
+    """Delete the conversation that this running turn has begun, with the turn, if nothing else is in it: then
+    nothing remains of a request that was refused. False: something is, and nothing was changed. LeaseLost
+    writes nothing."""
+    if not holds(tx, lease):
+        raise LeaseLost(lease.conversation_id, lease.token)
+    if tx.one(Q.holds_only_turn, conversation=lease.conversation_id, turn=lease.turn_id) is None:
+        return False
+    delete_conversation(tx, None, lease.conversation_id)
+    return True

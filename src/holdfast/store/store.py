@@ -127,6 +127,7 @@ class Store(Engine):
     count_side_requests = reads(side_requests.count)
     side_requests = reads(side_requests.page)
     delete_conversation = erases(conversations.delete_conversation)
+    withdraw_refused = erases(conversations.withdraw_refused)
     conversations_with_history = reads(conversations.with_history)
     conversation = reads(conversations.conversation)
     conversations = reads(conversations.page)

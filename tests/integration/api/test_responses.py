@@ -360,12 +360,12 @@ async def test_deleting_a_running_response_stops_it(start_server: StartServer) -
 async def test_a_model_that_refuses_before_its_first_word_is_an_error_of_the_request(
     start_server: StartServer, stream: bool
 ) -> None:
-    refusal = ModelError("no such model", status=404, said="no such model", code="model_not_found")
+    refusal = ModelError("too much", status=413, said="too much", code="too_much")
     server = await start_server(ScriptedModel([refusal, "here"]))
     answer = await post(server, {"input": "hi", "model": "m", "stream": stream})
-    assert answer.status_code == 404
+    assert answer.status_code == 413
     assert answer.json()["error"] == {
-        "message": "no such model", "type": "invalid_request_error", "param": None, "code": "model_not_found",
+        "message": "too much", "type": "invalid_request_error", "param": None, "code": "too_much",
     }  # fmt: skip
     conversation = answer.headers["x-holdfast-conversation-id"]
     assert answer.json()["holdfast"]["conversation_id"] == conversation
@@ -375,7 +375,7 @@ async def test_a_model_that_refuses_before_its_first_word_is_an_error_of_the_req
     assert turn.response_id is not None
     failed = await get(server, turn.response_id)
     assert (failed["status"], failed["output"]) == ("failed", [])
-    assert "no such model" in failed["error"]["message"]
+    assert "too much" in failed["error"]["message"]
     again = await respond(server, "are you there?", previous_response_id=turn.response_id)
     assert spoken(again) == "here"
 

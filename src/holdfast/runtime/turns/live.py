@@ -54,6 +54,8 @@ class Unanswered(Value, frozen=True):
     """True if the model had begun to answer."""
     waits: bool = False
     """True: this is not the turn's end; a server will retry it, or has done so."""
+    withdrawn: bool = False
+    """True: its conversation, which it had begun, is deleted; nothing of the turn is stored."""
 
 
 Outcome = Answered | Unanswered
@@ -300,5 +302,7 @@ class TurnSpec(Value, frozen=True):
     """After this many calls of server tools the model may call none; None: no limit but `max_steps`."""
     notice: str | None = None
     """A notice for the person, stored with the answer."""
+    withdraws_refused: bool = False
+    """True: the client is told if its model's name is refused, so nothing of such a first request is kept."""
     key_id: str | None = None
     """The API key of a turn that is begun from its stored request."""

@@ -38,6 +38,7 @@ from ..agents.receipts import Receipts
 from ..agents.titler import Titler
 from ..contexts.compactor import Compactor
 from ..contexts.preamble import TurnPreamble
+from ..refused_names import withdraw
 from ..shutdown import through
 from ..tools.toolbox import Toolbox
 from .agent_loop import AgentLoop
@@ -286,10 +287,10 @@ class TurnRunner:
             stop = running.stop or _SERVER_STOPPED
             outcome = await through(self._settle(running, stop, None, loop))
         except HoldfastError as error:
-            outcome = await self._settle_failed(running, error, loop)
+            outcome = await self._settle_failed(running, error, loop, order)
         except Exception as error:
             log.exception("turn %s failed with an unexpected error", begun.turn.id)
-            outcome = await self._settle_failed(running, _mistake(error), loop)
+            outcome = await self._settle_failed(running, _mistake(error), loop, order)
         finally:  # subscribers always get an outcome
             if outcome is None:
                 outcome = Unanswered(
@@ -324,8 +325,12 @@ class TurnRunner:
             log.exception("the end of turn %s could not be published", running.turn.id)
             return ()
 
-    async def _settle_failed(self, running: RunningTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
+    async def _settle_failed(
+        self, running: RunningTurn, error: HoldfastError, loop: AgentLoop, order: TurnSpec
+    ) -> Outcome:
         stop = Stop(TurnStatus.FAILED, error.public)
+        if await through(withdraw(self._store, running, order, error, spoke=loop.spoke)):
+            return Unanswered(stop.status, error, withdrawn=True)
         if self._is_patient(running, error):
             stop.cause = Cause.MODEL
         return await through(self._settle(running, stop, error, loop))

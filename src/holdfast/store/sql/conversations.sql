@@ -241,6 +241,24 @@ WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 -- A lease without a turn row protects nothing.
 UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1, history_hash = NULL WHERE id = :id;
 
+-- name: holds_only_turn
+-- locks: lock_conversation(id=conversation)
+-- The turn, at its first attempt, began this conversation, and nobody has added anything since.
+SELECT 1 FROM turns t JOIN conversations c ON c.id = t.conversation
+WHERE t.id = :turn AND c.id = :conversation AND t.attempt = 1 AND t.first_seq = 1 AND t.started_at = c.created_at
+  AND c.title IS NULL AND c.metadata IS NULL
+  AND NOT EXISTS (SELECT 1 FROM turns x WHERE x.conversation = c.id AND x.id <> t.id)
+  AND NOT EXISTS (SELECT 1 FROM messages x WHERE x.conversation = c.id AND (x.turn IS NULL OR x.turn <> t.id))
+  AND NOT EXISTS (SELECT 1 FROM aliases x WHERE x.conversation = c.id AND x.created_at <> c.created_at)
+  AND NOT EXISTS (SELECT 1 FROM sessions x JOIN conversations f ON f.forked_from = x.id WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM processes x WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM memories x WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM items x WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM checkpoints x WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM notices x WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM places x WHERE x.conversation = c.id)
+  AND NOT EXISTS (SELECT 1 FROM inbox x WHERE x.conversation = c.id);
+
 -- name: delete_conversation
 -- Sessions, turns, messages, drafts, requests, aliases and exclusions are deleted with it, by foreign key.
 DELETE FROM conversations WHERE id = :id;
