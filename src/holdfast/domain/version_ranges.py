@@ -10,9 +10,9 @@ import re
 
 from .value import Value
 
-_REQUIREMENT = re.compile(r"\s*([\w.-]+)\s*(?:\[[^]]*\])?\s*([^;]*?)\s*(?:;(.*))?", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _EXTRA = re.compile(r"""\bextra\s*==\s*['"]([\w.-]+)['"]""")
-_BOUND = re.compile(r"\s*(>=|<)\s*(\d[\w.+!-]*)\s*")
+_BOUND = re.compile(r"(>=|<)(\d[\w.+!-]*)")
 
 
 class Requirement(Value, frozen=True):
@@ -27,19 +27,23 @@ class Requirement(Value, frozen=True):
 
 def requirement_of(line: str) -> Requirement:
     """A line of `Requires-Dist`, such as `psycopg[binary]<3.4,>=3.2.1; extra == 'postgres'`."""
-    found = _REQUIREMENT.fullmatch(line)
-    if found is None:
+    wanted, _, marker = line.partition(";")
+    wanted = "".join(wanted.split())
+    name = _NAME.match(wanted)
+    if name is None:
         raise ValueError(f"not a requirement: {line!r}")
-    name, bounds, marker = found.groups()
-    extra = _EXTRA.search(marker or "")
-    return Requirement(name, bounds, extra[1].replace("-", "_") if extra else None)
+    bounds = wanted[name.end() :]
+    if bounds.startswith("["):  # extras of it
+        bounds = bounds.partition("]")[2]
+    extra = _EXTRA.search(marker)
+    return Requirement(name[0], bounds, extra[1].replace("-", "_") if extra else None)
 
 
 def is_within(version: str, bounds: str) -> bool:
     """True if the bounds allow this version. Raises ValueError for an operator other than `>=` and `<`."""
     here = _release(version)
     for bound in bounds.split(",") if bounds else ():
-        found = _BOUND.fullmatch(bound)
+        found = _BOUND.fullmatch(bound.strip())
         if found is None:
             raise ValueError(f"not a bound: {bound!r}")
         limit = _release(found[2])
