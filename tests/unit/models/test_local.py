@@ -208,6 +208,7 @@ async def test_without_its_parts_it_says_what_to_install(monkeypatch: pytest.Mon
 
 async def test_without_a_library_of_the_system_it_names_that_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "OPENMP", "libgomp-absent.so.1")
+    monkeypatch.setattr(local, "OPENMP_COPY", Path("/nowhere/libgomp-absent.so.1"))
     monkeypatch.setattr("sys.platform", "linux")
     model = LocalModel()
     with pytest.raises(ModelError, match=r"needs the system library libgomp-absent.so.1: install it"):
