@@ -126,18 +126,23 @@ def _ignored(path: Path, reason: str, advice: str) -> _Ignored:
 
 def _named_file(path: Path) -> _File:
     """The file that the user has named. Raises BadSetting if it cannot be read or others can change it."""
-    try:
-        file, verdict = _read(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise BadSetting(f"there is no settings file {path}") from None
-    except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+    file, verdict = _read_named(path)
     if not verdict.is_trusted:
         remedy = command_for(verdict.remedy, path)
         raise BadSetting(
             f"{path} {verdict.reason}, so it is not used; check what it says, then run `{remedy}`"
         )
     return file
+
+
+def _read_named(path: Path) -> tuple[_File, TrustVerdict]:
+    """Raises BadSetting if there is none or it cannot be read."""
+    try:
+        return _read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadSetting(f"there is no settings file {path}") from None
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _is_local(path: Path) -> bool:
@@ -188,12 +193,7 @@ def _report_ignored(ignored: _Ignored) -> None:
 def trust_file(path: Path) -> list[str]:
     """Trust this settings file as it is now, whoever can change it: a changed file is no longer trusted.
     Returns the names of its settings. Raises BadSetting if it is none."""
-    try:
-        file, _ = _read(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise BadSetting(f"there is no settings file {path}") from None
-    except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+    file, _ = _read_named(path)
     found = _apply(Settings(), _parsed(file), str(path))
     check_home(home())
     trust(home(), path, file.content)
