@@ -75,8 +75,17 @@ fetch_uv() {
 
 # make_environment DIRECTORY: an empty one of $python, in place of what is there.
 make_environment() {
+    log=build/setup-${1##*/}.log
+    mkdir -p build
     rm -rf "$1"
-    if [ -n "$uv" ]; then "$uv" venv --quiet --python "$python" "$1"; else "$python" -m venv "$1"; fi
+    if [ -n "$uv" ]; then
+        "$uv" venv --quiet --python "$python" "$1" >>"$log" 2>&1 && return
+    else
+        "$python" -m venv "$1" >>"$log" 2>&1 && return
+    fi
+    known_cause
+    tail -n 12 "$log" >&2
+    fail "an environment could not be made in $1; what was said last is above, the rest in $log."
 }
 
 # fill DIRECTORY STEPS: run STEPS, a function that calls `install`; once more with pip if it fails with uv. What an earlier run

@@ -112,7 +112,7 @@ def test_a_uv_on_the_path_is_used_and_its_list_of_packages_left_out(tree: Path) 
     assert done.returncode == 0, done.stderr
     assert "pip install --python env/bin/python --no-deps -r some.lock" in (tree / "calls").read_text()
     assert "Installed 2 packages\n" in done.stderr
-    assert "one==1" not in done.stderr.split("Installed 2 packages\n", 2)[2]
+    assert "one==1" not in done.stderr.partition("Installed 2 packages\n")[2]
 
 
 def test_what_pip_says_of_a_failure_is_shown_and_the_script_fails(tree: Path) -> None:
@@ -181,3 +181,11 @@ def test_all_that_the_tests_need_is_named_at_once_as_one_line_to_paste(tmp_path:
     assert re.findall(r"^    (apt-get .*)$", done.stderr, re.MULTILINE) == [
         "apt-get update && apt-get install -y --no-install-recommends curl chromium-headless-shell"
     ]
+
+
+def test_an_environment_that_cannot_be_made_is_a_sentence(tree: Path) -> None:
+    program(tree.parent / "bin" / "uv", 'echo "error: No space left on device (os error 28)" >&2\nexit 2')
+    done = run(tree, FILL)
+    assert done.returncode == 1
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("holdfast: the disk is full")
