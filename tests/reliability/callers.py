@@ -121,7 +121,10 @@ class Caller:
         if chat.kind in ("previous", "in conversation"):
             return self._chance.choice(("response", "response", "sdk response"))
         manners = ["chat", "stream", "stream", "sdk stream"]
-        if not chat.shared:  # without a key a retry is known only as long as nobody else has spoken
+        # Without a key a retry is known only as long as nobody else has spoken. That of an opener without a
+        # name is known only where it is certain that nobody has received anything (decision 0016): it is not
+        # of a server that was killed between the commit of the answer and its sending.
+        if not chat.shared and (chat.kind != "history" or chat.history):
             manners.append("sdk by itself")
         if chat.kind != "history":
             manners.append("response")
