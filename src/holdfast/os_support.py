@@ -7,6 +7,7 @@ Developed and tested on Linux. The macOS branches follow its documentation and c
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -17,6 +18,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -182,7 +184,7 @@ def _kept_machine_id(home: Path) -> str:
             file.write(f"{secrets.token_hex(16)}\n")
             file.flush()
             os.fsync(file.fileno())
-        if path.exists() and not _read_machine_id(path):
+        if exists(path) and not _read_machine_id(path):
             os.replace(draft, path)  # it contained no id
         else:
             with suppress(FileExistsError):  # another process was faster
@@ -196,9 +198,9 @@ def installation() -> Installation:
     """The environment that this program runs in."""
     prefix = Path(sys.prefix)
     installer = Installer.NONE
-    if (prefix / "pipx_metadata.json").exists():
+    if exists(prefix / "pipx_metadata.json"):
         installer = Installer.PIPX
-    elif (prefix / "uv-receipt.toml").exists():
+    elif exists(prefix / "uv-receipt.toml"):
         installer = Installer.UV_TOOL
     fetched = sorted(prefix.parent.glob("build/uv/*/bin/uv"))  # by a clone's `make`
     uv = "uv" if shutil.which("uv") else str(fetched[-1]) if fetched else ""
@@ -238,7 +240,7 @@ def private_umask() -> Iterator[None]:
 def private_directory(path: Path) -> None:
     """Create this directory, and those above it that are missing, for their owner only, whatever the umask.
     One that exists stays as it is."""
-    if not path.is_dir():
+    if not is_directory(path):
         with private_umask():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -247,6 +249,32 @@ def open_private(path: str | Path, flags: int) -> int:
     """Open a file for writing; one that does not exist is created for its owner only, whatever the umask. Its
     form is that of an `opener` of `open`."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _mode(path: Path) -> int | None:
+    """The mode of what is there; None: nothing is. Raises OSError if that cannot be seen: since Python 3.14
+    `Path.exists` and the like say no to that, and what may not be read would be reported as missing."""
+    try:
+        return path.stat().st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
+            return None
+        raise
+    except ValueError:  # a NUL byte, which no path has
+        return None
+
+
+def exists(path: Path) -> bool:
+    """Raises OSError if that cannot be seen; so do the two below."""
+    return _mode(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    return stat.S_ISREG(_mode(path) or 0)
+
+
+def is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(_mode(path) or 0)
 
 
 def write_private(path: Path, text: str) -> None:

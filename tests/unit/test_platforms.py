@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import subprocess
@@ -12,7 +13,16 @@ import pytest
 
 from holdfast import os_support
 from holdfast.domain.nodes import proof_of_death
-from holdfast.os_support import HIDDEN, identity, own_umask, private_umask, start_of
+from holdfast.os_support import (
+    HIDDEN,
+    exists,
+    identity,
+    is_directory,
+    is_file,
+    own_umask,
+    private_umask,
+    start_of,
+)
 from holdfast.runtime.tools.terminal import run_command
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no /proc")
@@ -111,3 +121,39 @@ def test_a_process_that_ends_while_processes_are_listed_is_left_out(monkeypatch:
     """Its file was opened; what is read of it then is empty."""
     monkeypatch.setattr(os_support, "open", lambda *_: io.BytesIO(b""), raising=False)
     assert os_support.running_processes() == {}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_what_may_not_be_seen_is_not_missing(tmp_path: Path) -> None:
+    """Since Python 3.14 `Path.exists` says no: what another directory hides was "not there"."""
+    (tmp_path / "closed").mkdir()
+    hidden = tmp_path / "closed/store.db"
+    hidden.touch()
+    (tmp_path / "closed").chmod(0)
+    try:
+        for question in (exists, is_file, is_directory):
+            with pytest.raises(PermissionError):
+                question(hidden)
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+    assert exists(hidden) and is_file(hidden) and not is_directory(hidden)
+    for missing in (tmp_path / "no", hidden / "below a file", tmp_path / "NUL\0"):
+        assert not exists(missing) and not is_file(missing) and not is_directory(missing)
+
+
+def test_nothing_asks_a_path_whether_it_is_there() -> None:
+    found = []
+    for file in sorted(Path(os_support.__file__).parent.rglob("*.py")):
+        awaited = set()
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Await):
+                awaited.add(node.value)
+            if (
+                isinstance(node, ast.Call)
+                and node not in awaited
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("exists", "is_file", "is_dir")
+                and not node.args
+            ):
+                found.append(f"{file.name}:{node.lineno}")
+    assert found == [], "Python 3.14 answers no if it may not look: use os_support"

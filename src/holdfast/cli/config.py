@@ -15,6 +15,7 @@ import typer
 
 from .. import __version__
 from ..errors import BadSetting, ModelError
+from ..os_support import is_directory
 from ..settings import LOCAL_FILE, SECTIONS, Settings, home, trust_file
 from ..trust import untrust as forget
 from .context import AsJson, CommandContext, command
@@ -116,7 +117,7 @@ async def untrust(invocation: CommandContext, path: SettingsFile = None) -> None
 def _settings_file(path: Path | None) -> Path:
     """The settings file of this path: for a directory, the one in it."""
 
-    return path / LOCAL_FILE if path is not None and path.is_dir() else path or LOCAL_FILE
+    return path / LOCAL_FILE if path is not None and is_directory(path) else path or LOCAL_FILE
 
 
 async def _model(settings: Settings) -> Model | None:

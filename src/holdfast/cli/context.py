@@ -89,10 +89,11 @@ class CommandContext:
     @property
     def exists(self) -> bool:
         """Whether there is a store. A database server counts as one: only connecting to it would show."""
+        from ..os_support import exists
         from ..settings import database_path, is_postgres
 
         url = self.settings.store.url
-        return is_postgres(url) or database_path(url).exists()
+        return is_postgres(url) or exists(database_path(url))
 
     # --- the store ---------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ def program() -> str:
     import shutil
 
     here = Path("holdfast")
-    if shutil.which("holdfast") is None and here.is_file() and os.access(here, os.X_OK):
+    if shutil.which("holdfast") is None and os.path.isfile(here) and os.access(here, os.X_OK):
         return "./holdfast"
     return "holdfast"
 

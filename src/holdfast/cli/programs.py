@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..domain.api_keys import holds_token
-from ..os_support import user_directory, write_private
+from ..os_support import is_directory, is_file, user_directory, write_private
 
 KEY_VARIABLE = "HOLDFAST_LAUNCH_KEY"
 """Holds the run's API key, for programs that read a key from a variable whose name they are given."""
@@ -171,7 +171,7 @@ def _llm(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str])
     """llm reads models only from its user directory: a temporary one, of links into the user's own, except
     for the list of models, which is a longer copy. Links to files that do not exist yet create them there."""
     own = _llm_directory(environment)
-    names = {*LLM_FILES, *(each.name for each in own.iterdir())} if own.is_dir() else set(LLM_FILES)
+    names = {*LLM_FILES, *(each.name for each in own.iterdir())} if is_directory(own) else set(LLM_FILES)
     own.mkdir(parents=True, exist_ok=True)  # as llm itself does
     for name in names - {LLM_MODELS_FILE}:
         (scratch / name).symlink_to(own / name)
@@ -185,7 +185,7 @@ def _llm(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str])
     }
     entry = f"- {json.dumps(model)}\n"  # JSON is YAML
     listed = own / LLM_MODELS_FILE
-    models = listed.read_text("utf-8") if listed.is_file() else ""
+    models = listed.read_text("utf-8") if is_file(listed) else ""
     write_private(scratch / LLM_MODELS_FILE, f"{models.rstrip()}\n{entry}".lstrip())
     return Prepared({"LLM_USER_PATH": str(scratch), "LLM_MODEL": PROVIDER})
 

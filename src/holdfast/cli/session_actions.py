@@ -16,6 +16,7 @@ from ..domain.ids import new_id
 from ..domain.rewinds import Rewound
 from ..domain.sessions import FRESH_AFTER, Session
 from ..errors import BadInput, HoldfastError
+from ..os_support import exists
 from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
 from .format import complain, count, print_json, remark, say
@@ -356,7 +357,7 @@ async def export(
 
 def _require_new(target: Path | None) -> None:
 
-    if target is not None and target.exists():
+    if target is not None and exists(target):
         raise BadInput(f"{target} exists already; an export never overwrites a file")
 
 

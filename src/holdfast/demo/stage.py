@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from ..os_support import open_private, write_private
+from ..os_support import exists, open_private, write_private
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ class Stage:
     async def _stop_processes(self) -> None:
         """Stop the sessions' background processes: they outlive servers."""
         with suppress(WentWrong, msgspec.DecodeError):
-            if (self.home / "holdfast.db.processes").exists():
+            if exists(self.home / "holdfast.db.processes"):
                 listed = msgspec.json.decode(await self.run("ps", "--running", "--json"))
                 for process in listed["data"]:
                     await self.run("stop", process["id"])

@@ -25,7 +25,7 @@ from ..domain.records import ConversationRecord, Imported, ImportMark, SessionRe
 from ..domain.sessions import Edge, EndReason
 from ..domain.views import View
 from ..errors import BadInput, BadMessage, Conflict
-from ..os_support import expanded
+from ..os_support import expanded, is_directory, is_file
 from ..store.store import Store
 from .writing import PartWriter, SourceMessage, StepProgress, Taken, Writing, no_step_progress
 
@@ -311,9 +311,9 @@ def files_in(path: Path, pattern: str) -> list[Path]:
     """The files of this name below a directory, oldest name first; or the file itself. Raises BadInput if
     there is none."""
     path = expanded(path)
-    if path.is_file():
+    if is_file(path):
         return [path]
-    found = sorted(each for each in path.rglob(pattern) if each.is_file()) if path.is_dir() else []
+    found = sorted(each for each in path.rglob(pattern) if is_file(each)) if is_directory(path) else []
     if not found:
         raise BadInput(f"there are no transcripts ({pattern}) at {path}")
     return found

@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 
 from ...errors import BadInput
-from ...os_support import is_locked, open_private
+from ...os_support import exists, is_directory, is_locked, open_private
 from ...store.queries import parse
 from ..writing import StepProgress, no_step_progress
 from .home import NOTHING
@@ -89,14 +89,14 @@ def private_copy(
 def _room_for(database: Path, places: Sequence[Path]) -> Iterator[Path]:
     """A private temporary directory with room for the copy."""
     try:
-        needed = sum(file.stat().st_size for file in (database, _log_of(database)) if file.exists())
+        needed = sum(file.stat().st_size for file in (database, _log_of(database)) if exists(file))
     except PermissionError as error:
         raise _no_rights(database, error) from error
     needed += needed // 4 + (16 << 20)  # for our index
     fitting = [
         place
         for place in (Path(tempfile.gettempdir()), *places)
-        if place.is_dir() and shutil.disk_usage(place).free >= needed
+        if is_directory(place) and shutil.disk_usage(place).free >= needed
     ]
     if not fitting:
         raise BadInput(
@@ -122,16 +122,16 @@ def _copy(database: Path, target: Path, progress: StepProgress) -> None:
 
 def _at_rest(database: Path) -> bool:
     shared = database.with_name(f"{database.name}-shm")
-    if database.with_name(f"{database.name}-journal").exists():
+    if exists(database.with_name(f"{database.name}-journal")):
         return False
-    return not (shared.exists() and is_locked(shared, IN_USE_BYTE))
+    return not (exists(shared) and is_locked(shared, IN_USE_BYTE))
 
 
 def _copy_at_rest(database: Path, target: Path) -> bool:
     """Copy the files. Returns False, leaving no copy, if the database was opened or changed meanwhile."""
     before = _state_of(database)
     for file in (database, _log_of(database)):
-        if file.exists():
+        if exists(file):
             copy = target.with_name(target.name + file.name.removeprefix(database.name))
             os.close(open_private(copy, os.O_WRONLY))
             shutil.copyfile(file, copy)
@@ -145,7 +145,7 @@ def _copy_at_rest(database: Path, target: Path) -> bool:
 def _state_of(database: Path) -> list[tuple[int, int, int] | None]:
     found: list[tuple[int, int, int] | None] = []
     for file in (database, _log_of(database)):
-        stat = file.stat() if file.exists() else None
+        stat = file.stat() if exists(file) else None
         found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat else None)
     return found
 
@@ -170,7 +170,7 @@ def _copy_live(database: Path, target: Path, progress: StepProgress) -> None:
 
 def _require_whole(database: Path, copy: Path) -> None:
     """Raise BadInput if the file is shorter than its header says (truncated). SQLite may not check."""
-    if _log_of(copy).exists():
+    if exists(_log_of(copy)):
         return  # the rest may be in the log
     with copy.open("rb") as file:
         header = file.read(100)

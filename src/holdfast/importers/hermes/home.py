@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadInput
+from ...os_support import exists, is_directory, is_file
 
 ENTRY_BETWEEN = "\n§\n"
 NOTHING = "Nothing was imported"
@@ -42,14 +43,14 @@ class Home:
 def home_at(path: Path) -> Home:
     """The home in this directory, or the one of this `state.db`. Raises BadInput if there is none."""
     try:
-        if path.is_file() and path.name == "state.db":
+        if is_file(path) and path.name == "state.db":
             path = path.parent
-        if not path.exists():
+        if not exists(path):
             raise BadInput(f"there is no {path}")
-        if not path.is_dir():
+        if not is_directory(path):
             raise BadInput(f"{path} is a file; give the directory of a Hermes home (usually ~/.hermes)")
         database = path / "state.db"
-        if not database.is_file():
+        if not is_file(database):
             raise BadInput(
                 f"{path} is not a Hermes home: it has no state.db (a home is usually ~/.hermes). {NOTHING}"
             )
@@ -92,7 +93,7 @@ def routes_in(stored: Iterable[tuple[str, str]], file: Path, zone: tzinfo) -> Ch
         except (ValueError, RecursionError):
             skipped.append(f"gateway_routing: the entry of {key!r:.80} is not valid JSON")
     from_file: dict[str, ChatRoute] = {}
-    entries = _read_json(file) if file.exists() else {}
+    entries = _read_json(file) if exists(file) else {}
     if not isinstance(entries, dict):
         raise BadInput(f"{file} must hold a JSON object, not a {type(entries).__name__}. {_mend(file)}")
     for key, entry in entries.items():
@@ -158,7 +159,7 @@ class Background:
 
 def background_of(file: Path, zone: tzinfo) -> tuple[list[Background], str | None]:
     """The processes in `processes.json`; and a problem if it cannot be parsed."""
-    if not file.exists():
+    if not exists(file):
         return [], None
     try:
         entries = json.loads(file.read_bytes())

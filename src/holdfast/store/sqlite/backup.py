@@ -10,14 +10,14 @@ import apsw
 from ...domain.ids import new_id
 from ...domain.maintenance import Progress, no_progress
 from ...errors import BadInput, StoreError
-from ...os_support import private_umask
+from ...os_support import exists, is_directory, private_umask
 
 
 def back_up(database: Path, target: Path, progress: Progress = no_progress) -> None:
     """Copy the store to `target`, which appears complete or not at all, never over another file."""
-    if target.exists():
+    if exists(target):
         raise BadInput(f"{target} exists already; a backup never overwrites a file")
-    if not target.parent.is_dir():
+    if not is_directory(target.parent):
         raise BadInput(f"there is no directory {target.parent} for the backup")
     partial = target.with_name(f"{target.name}.{new_id('partial')}")
     try:
@@ -57,6 +57,6 @@ def _publish(partial: Path, target: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # a filesystem without hard links
-        if target.exists():
+        if exists(target):
             raise
         partial.rename(target)

@@ -13,7 +13,7 @@ import apsw
 from ...domain.ids import new_id
 from ...domain.maintenance import Progress, no_progress
 from ...errors import BadInput, StoreError
-from ...os_support import private_umask
+from ...os_support import exists, is_file, private_umask
 from .backup import copy_database
 from .connections import APPLICATION_ID
 from .files import real
@@ -35,7 +35,7 @@ def restore(source: Path, database: Path, progress: Progress = no_progress) -> P
     aside = database.with_name(f"{database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     beside = sorted(database.parent.glob(f"{glob.escape(database.name)}[-.]*"))
     parts = [each for each in beside if each.name.removeprefix(database.name).startswith(_PARTS)]
-    replaced = [each for each in (database, *parts) if each.exists()]
+    replaced = [each for each in (database, *parts) if exists(each)]
     try:
         with private_umask():
             database.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def restore(source: Path, database: Path, progress: Progress = no_progress) -> P
 def _empty_log(database: Path) -> None:
     """Write the log of the store that is there into its file, so that the file alone is the whole store. One
     that cannot be opened is left as it is."""
-    if not database.exists():
+    if not exists(database):
         return
     try:
         writer = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -88,7 +88,7 @@ _PARTS = ("-wal", "-shm", ".search", ".nodes")
 
 def _check_backup(source: Path) -> None:
     """Raises BadInput unless `source` is a sound store that this version can open."""
-    if not source.is_file():
+    if not is_file(source):
         raise BadInput(f"there is no file {source}")
     try:
         reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)

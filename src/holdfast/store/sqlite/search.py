@@ -34,7 +34,7 @@ from typing import Any
 import apsw
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
-from ...os_support import LazyThread, private_umask
+from ...os_support import LazyThread, exists, private_umask
 from ..messages import snippet
 from ..resolve import conversation_of
 from ..rows import to_message, to_stamp_or_none
@@ -363,7 +363,7 @@ class SearchIndex:
 
     def _forget_rest(self, until: float) -> None:
         """When the store closes: remove deleted text, as far as time allows."""
-        if not self._mine.is_open and not self.path.exists():
+        if not self._mine.is_open and not exists(self.path):
             return
         while self._has_to_forget() and self.follow_once() and time.monotonic() < until:
             pass

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from ...errors import StoreError, StoreUnusable
-from ...os_support import private_umask
+from ...os_support import is_file, private_umask
 from ..queries import load
 from .backup import copy_database
 from .connections import APPLICATION_ID
@@ -123,7 +123,7 @@ def _check(database: Path) -> str:
 @contextmanager
 def _reading(database: Path) -> Iterator[apsw.Connection]:
     """A read-only connection to the store itself; raises StoreUnusable if it is not ours."""
-    if not database.is_file():
+    if not is_file(database):
         raise StoreUnusable(f"there is no store at {database}")
     connection: apsw.Connection | None = None
     try:
