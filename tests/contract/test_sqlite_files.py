@@ -412,6 +412,7 @@ async def test_every_file_and_directory_is_its_owners_alone_whatever_the_umask(
 
 
 async def test_an_existing_directory_keeps_its_mode(tmp_path: Path, opening: Opening) -> None:
-    (tmp_path / "shared").mkdir(mode=0o755)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o755)  # the umask may allow less
     await opening(tmp_path / "shared" / "store.db")
     assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o755

@@ -36,7 +36,7 @@ case "$1 $2" in
     echo "$*" >>calls
     case "$*" in *--version* | *some.lock) ;; *) echo "ERROR: no such package" && exit 1 ;; esac
     ;;
-*) exec {real} "$@" ;;
+*) exec "{real}" "$@" ;;
 esac
 """
 
