@@ -21,6 +21,8 @@ from pathlib import Path
 
 PATIENCE = 90.0
 DONE = "this-command-has-ended"
+REPORT = re.compile(r"^bash: line \d+: +\d+ Killed .*\n", re.MULTILINE)
+"""What bash says, as soon as it notices, of a process in the background that was killed."""
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +54,7 @@ class Shell:
         self.wait_for(".\n", behind=f"{DONE} ")
         said, _, status = self.printed.partition(f"\n{DONE} ")
         assert status == "0.\n", f"{command}: {status}\n{said}\n{self._complaints.read()}"
-        return said
+        return REPORT.sub("", said)
 
     def run_until(self, text: str, command: str) -> str:
         """Run a command, press Ctrl-C when this has been printed, and wait until it has ended; what it
