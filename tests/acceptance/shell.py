@@ -53,7 +53,8 @@ class Shell:
         self.wait_for(f"{DONE} ")
         self.wait_for(".\n", behind=f"{DONE} ")
         said, _, status = self.printed.partition(f"\n{DONE} ")
-        assert status == "0.\n", f"{command}: {status}\n{said}\n{self._complaints.read()}"
+        status = status.partition("\n")[0]  # a report may follow it
+        assert status == "0.", f"{command}: {status}\n{said}\n{self._complaints.read()}"
         return REPORT.sub("", said)
 
     def run_until(self, text: str, command: str) -> str:
