@@ -413,9 +413,14 @@ async def test_a_large_body_for_which_the_system_has_no_thread_is_refused_until_
 ) -> None:
     upstream.answers = [says()]
     large = [user("x" * 2 * LARGE_BODY)]
+    codes = []
     with no_threads:
-        refused = await post(server, large)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_threads")
-    assert refused.headers["x-should-retry"] == "true"
+        while "no_threads" not in codes:
+            refused = await post(server, large)
+            assert refused.status_code == 503
+            assert refused.headers["x-should-retry"] == "true"
+            codes.append(refused.json()["error"]["code"])
+    # The store may want its next reader just then, and says so first.
+    assert set(codes) <= {"no_threads", "store_unavailable"}
     assert await conversations(server) == 0
     await ask(server, large)
