@@ -211,11 +211,16 @@ def is_passing(status: int | None) -> bool:
     return status is None or status in PASSING
 
 
-def refuses_name(status: int | None, *, named: bool, spoke: bool, origin: Origin | None) -> bool:
-    """True: the model's server does not know the name that a waiting client gave. What was asked is then no
-    part of any conversation: the client corrects the name and asks again. Who does not wait (a queue, a chat
-    of a connector, a background request, a program) finds the message where it was put."""
-    return status == 404 and named and not spoke and origin is Origin.FOREGROUND
+def refuses_name(
+    status: int | None, *, name: str | None, said: str, code: str | None, spoke: bool, origin: Origin | None
+) -> bool:
+    """True: the model's server says that it does not know the name that a waiting client gave. What was asked
+    is then no part of any conversation: the client corrects the name and asks again. Who does not wait (a
+    queue, a chat of a connector, a background request, a program) finds the message where it was put. A 404
+    that does not speak of the name, such as that of a wrong address, is a failure like any other."""
+    if status != 404 or not name or spoke or origin is not Origin.FOREGROUND:
+        return False
+    return code == "model_not_found" or name in said
 
 
 def runs_alone(known: Recovery) -> bool:

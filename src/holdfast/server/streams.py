@@ -116,8 +116,9 @@ class TurnStream:
                 accepted = True
                 deadline = min(deadline, loop.time() + STATUS_SECONDS)
             left = deadline - loop.time()
-            if left <= 0:
+            if left <= 0 and not running.withdrawing:
                 return None
+            left = left if left > 0 else sse.LOOK_SECONDS
             patience = sse.LOOK_SECONDS if noted else UNSENT_SECONDS
             if not await running.wait_for_events(len(running.events), min(left, patience)):
                 if not noted:

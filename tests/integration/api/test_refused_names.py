@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.turns import Lease, TurnStatus
 from holdfast.errors import ModelError
 from holdfast.models.base import Chunk, ModelRequest
 from holdfast.models.scripted import ScriptedModel
+from holdfast.server import streams
 from tests.integration.api.chatting import (
     assistant,
     by_key,
@@ -156,6 +157,49 @@ async def test_a_client_that_has_gone_finds_its_message(server: Running, model: 
     model.may_refuse.set()
     await ended(server, running.turn.conversation_id, TurnStatus.FAILED)
     assert await said(server, running.turn.conversation_id) == ["user: hi"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_what_the_headers_of_a_stream_have_acknowledged_is_kept(
+    server: Running, model: Choosy, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway may take longer to say no than a client waits for headers; they carry the ids."""
+    monkeypatch.setattr(streams, "HEADERS_SECONDS", 0.1)
+    model.may_refuse.clear()
+    body = {**BODIES[path], "model": "gpt-4o-mini", "stream": True}
+    async with server.client.stream("POST", path, json=body) as answer:
+        assert answer.status_code == 200
+        conversation = answer.headers["x-holdfast-conversation-id"]
+        model.may_refuse.set()
+        assert "gpt-4o-mini does not exist" in (await answer.aread()).decode()
+    assert await said(server, conversation) == ["user: hi"]
+    assert [turn.status for turn in await turns(server, conversation)] == [TurnStatus.FAILED]
+
+
+async def test_no_headers_go_out_while_a_refused_turn_is_deleted(
+    server: Running, model: Choosy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HEADERS_SECONDS", 0.3)
+    delete = server.store.withdraw_refused
+
+    async def slowly(lease: Lease) -> bool:
+        await asyncio.sleep(1)  # the time for headers passes meanwhile
+        return await delete(lease)
+
+    monkeypatch.setattr(server.store, "withdraw_refused", slowly)
+    body = {**BODIES["/v1/chat/completions"], "model": "gpt-4o-mini", "stream": True}
+    answer = await server.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 404 and not [name for name in IDS if name in answer.headers]
+    assert await conversations(server) == 0
+
+
+async def test_a_404_that_does_not_speak_of_the_name_is_a_failure_like_any_other(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(ScriptedModel([ModelError("404 page not found", 404, said="not found")]))
+    answer = await post(server, [user("hi")], model="gpt-4o-mini")
+    assert answer.status_code == 404
+    assert await said(server, answer.json()["holdfast"]["conversation_id"]) == ["user: hi"]
 
 
 async def test_a_message_typed_into_a_form_is_kept(server: Running, model: Choosy) -> None:

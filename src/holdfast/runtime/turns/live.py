@@ -139,6 +139,8 @@ class RunningTurn:
     """Clients that asked for the answer; some may have disconnected."""
     sent: bool = False
     """True if any of the answer, or its conversation's ids, was written to an open connection."""
+    withdrawing: bool = False
+    """True while it may be deleted with its conversation: no id of it is sent meanwhile."""
     noted_unsent: bool = False
     """True if the store says that nothing was sent: it must be updated before anything is."""
     _listeners: Waiters = field(default_factory=list)
